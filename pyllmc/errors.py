@@ -1,0 +1,57 @@
+"""Every exception of pyllmc.
+
+Each class also derives from the built-in one a caller would guess, so that both
+`except pyllmc.errors.FormatError` and `except ValueError` work. A message is one sentence that says
+what is wrong, where (file and field, or argument), what was found and what would be right.
+A missing or unreadable file stays Python's own OSError: it already names the path and the reason.
+"""
+
+import difflib
+
+
+class LlmcError(Exception):
+    """Base of all errors raised on purpose by pyllmc."""
+
+
+class InvalidArgument(LlmcError, ValueError):
+    """An argument or option is outside what is accepted."""
+
+
+class FormatError(LlmcError, ValueError):
+    """A file does not hold what its format says it must."""
+
+
+class OutOfMemory(LlmcError, MemoryError):
+    """Host or device memory does not suffice."""
+
+
+class DeviceError(LlmcError, RuntimeError):
+    """The device or its driver failed; the engine object that raised it is unusable."""
+
+
+class StateError(LlmcError, RuntimeError):
+    """A call came at the wrong time, for example on a closed object."""
+
+
+class ResultTimeout(LlmcError, TimeoutError):
+    """A result was not ready within the time the caller allowed."""
+
+
+class Unavailable(LlmcError, RuntimeError):
+    """Something optional (a library, a vocabulary, a device feature) is not there."""
+
+
+class LibraryNotFound(LlmcError, OSError):
+    """No engine library could be loaded."""
+
+
+class AbiMismatch(LlmcError, RuntimeError):
+    """The engine library and this Python package are of different versions."""
+
+
+def nearest(name, choices):
+    """The end of an "unknown name" message: the closest choice, if one is close, and all of them."""
+    choices = [str(choice) for choice in choices]
+    close = difflib.get_close_matches(str(name).lower(), choices, n=1)
+    listed = "known: " + ", ".join(choices)
+    return f"did you mean {close[0]!r}? ({listed})" if close else listed
