@@ -75,10 +75,13 @@ class StateHeader:
     sample: int
 
 
-def peek_state(path):
-    """StateHeader of the file at `path`. Raises FormatError."""
+def peek_state(path, config=None):
+    """StateHeader of the file at `path`; with `config` its size is checked too. Raises FormatError."""
     with open(path, "rb") as file:
-        return _read_fields(file, path)
+        head = _read_fields(file, path)
+        if config is not None:
+            _count_of_parameters(file, path, head, config)
+        return head
 
 
 def read_state(path, config):

@@ -130,3 +130,41 @@ def find_shards(pattern_or_paths):
     if not names:
         raise InvalidArgument(f"no token shard matches {pattern!r} (looked from {os.getcwd()})")
     return [Path(name) for name in names]
+
+
+class ShardWriter:
+    """Cuts a stream of tokens into shards `<stem>_000000.bin`, … of at most `shard_tokens` each.
+
+    All are full but the last two, which share what remains: a loader cannot use a shard of a few tokens.
+    Two shards are held in memory.
+    """
+
+    def __init__(self, folder, stem, shard_tokens):
+        self.folder, self.stem, self.shard_tokens = Path(folder), stem, shard_tokens
+        self._waiting, self._size = [], 0
+        self._counts = {}
+
+    def append(self, tokens):
+        """Add a uint16 array to the stream."""
+        self._waiting.append(tokens)
+        self._size += tokens.size
+        if self._size >= 2 * self.shard_tokens:
+            stream = np.concatenate(self._waiting)
+            full = (stream.size // self.shard_tokens - 1) * self.shard_tokens
+            for start in range(0, full, self.shard_tokens):
+                self._write(stream[start : start + self.shard_tokens])
+            self._waiting, self._size = [stream[full:]], stream.size - full
+
+    def finish(self):
+        """Write what remains and return {file name: tokens} of all shards."""
+        if self._size:
+            stream = np.concatenate(self._waiting)
+            for part in np.array_split(stream, -(-stream.size // self.shard_tokens)):
+                self._write(part)
+            self._waiting, self._size = [], 0
+        return self._counts
+
+    def _write(self, tokens):
+        name = f"{self.stem}_{len(self._counts):06d}.bin"
+        write_shard(self.folder / name, tokens)
+        self._counts[name] = tokens.size

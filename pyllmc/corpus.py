@@ -1,0 +1,235 @@
+"""Text to token shards, kept in a cache and made once.
+
+Documents are bytes, read one at a time. An end-of-text token goes before each, as in llm.c's data.
+"""
+
+import glob
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .atomic import atomic_write
+from .errors import InvalidArgument, LlmcError, Unavailable
+from .shards import MAX_ID, MAX_TOKENS, ShardWriter, open_shard
+from .tokenizer import Tokenizer, load_tokenizer
+
+RECIPE = 1  # raise it when the same input gives other shards, so that old caches are not taken for new ones
+MANIFEST = "corpus.json"  # written last: shards without it are unfinished
+PIECE_BYTES = 1 << 22  # text encoded at once
+# A line break between two visible ASCII characters: neither GPT-2's splitting nor UTF-8 crosses it, so
+# encoding the text up to here and from here on gives the same tokens as encoding the whole.
+SEAM = re.compile(rb"[!-~]\n(?=[!-~])")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Prepared data: glob patterns of the train and val shards, their token counts, and the vocabulary."""
+
+    train: str
+    val: str
+    train_tokens: int
+    val_tokens: int
+    tokenizer: str
+    n_vocab: int
+    eot: int
+    reused: bool
+
+
+@dataclass(frozen=True)
+class Document:
+    """A named text and how to get its bytes."""
+
+    name: str
+    read: object
+
+
+def prepare(sources=None, tokenizer="bytes", folder=None, val_fraction=0.1, shard_tokens=100_000_000):
+    """Tokenize text into shards below `folder` (default: cache_folder()) and return the Corpus.
+
+    sources: None for the help topics that come with Python, else a text file, a glob pattern or a list of
+    files. tokenizer: a Tokenizer or what load_tokenizer takes. Held out for validation is val_fraction of
+    the bytes: whole documents spread over all of them or, where these are too few, the end of each. The result depends on nothing but contents,
+    tokenizer and options; it is looked up by their hash, checked, and made again where files are missing
+    or damaged. Runs that prepare the same data at the same time write the same bytes and do no harm.
+
+    Raises InvalidArgument for unusable options or text, Unavailable when the cache cannot be written.
+    """
+    if not isinstance(tokenizer, Tokenizer):
+        tokenizer = load_tokenizer(tokenizer)
+    if tokenizer.n_vocab > MAX_ID + 1:
+        raise InvalidArgument(
+            f"{tokenizer.name} has {tokenizer.n_vocab} ids, a shard holds ids up to {MAX_ID}"
+        )
+    if not 0 < val_fraction < 1:
+        raise InvalidArgument(f"val_fraction must be between 0 and 1, got {val_fraction}")
+    if not 1 <= shard_tokens <= MAX_TOKENS:
+        raise InvalidArgument(f"shard_tokens must be from 1 to {MAX_TOKENS}, got {shard_tokens}")
+    stem, documents = find_documents(sources)
+    key, sizes = _key(documents, tokenizer, val_fraction, shard_tokens)
+    home = Path(folder if folder is not None else cache_folder()) / f"{stem}-{key[:16]}"
+    counts = _finished(home, key)
+    reused = counts is not None
+    if not reused:
+        _make_folder(home)
+        counts = _write_shards(home, stem, documents, sizes, tokenizer, val_fraction, shard_tokens)
+        with atomic_write(home / MANIFEST) as file:
+            file.write(json.dumps({"key": key, "tokens": counts}, indent=1).encode())
+    patterns, totals = {}, {}
+    for split in ("train", "val"):
+        patterns[split] = os.path.join(glob.escape(str(home)), f"{glob.escape(stem)}_{split}_*.bin")
+        totals[split] = sum(count for name, count in counts.items() if name.startswith(f"{stem}_{split}_"))
+    return Corpus(
+        patterns["train"], patterns["val"], totals["train"], totals["val"],
+        tokenizer.name, tokenizer.n_vocab, tokenizer.eot, reused,
+    )  # fmt: skip
+
+
+def cache_folder():
+    """Where prepared data is kept: $PYLLMC_CACHE, else pyllmc in the user's cache folder."""
+    own = os.environ.get("PYLLMC_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pyllmc"
+
+
+def find_documents(sources=None):
+    """(stem for file names, list of Document) of what `prepare` takes as sources."""
+    if sources is None:
+        return "pydoc", _help_topics()
+    if isinstance(sources, (str, os.PathLike)):
+        pattern = os.fspath(sources)
+        paths = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
+        if not paths:
+            raise InvalidArgument(f"no text file matches {pattern!r} (looked from {os.getcwd()})")
+    else:
+        paths = [os.fspath(path) for path in sources]
+        if not paths:
+            raise InvalidArgument("the list of text files is empty")
+    for path in paths:
+        if os.path.isdir(path):
+            raise InvalidArgument(f"{path} is a folder: name the text files in it, for example {path}/*.txt")
+    stem = Path(paths[0]).stem if len(paths) == 1 else "text"
+    return stem, [Document(path, Path(path).read_bytes) for path in paths]
+
+
+def unigram_entropy(tokens):
+    """Entropy of the token frequencies, in nats: the loss of the best model that ignores all context."""
+    counts = np.unique(np.asarray(tokens), return_counts=True)[1]
+    if counts.size == 0:
+        raise InvalidArgument("the entropy of no tokens is undefined")
+    p = counts / counts.sum()
+    return float(-(p * np.log(p)).sum())
+
+
+def _help_topics():
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise Unavailable(
+            "this Python comes without its help topics: name a text file to train on"
+        ) from error
+    return [Document(name, topics[name].encode) for name in sorted(topics)]
+
+
+def _key(documents, tokenizer, val_fraction, shard_tokens):
+    """(hash of everything the shards depend on, bytes of each document)."""
+    digest = hashlib.sha256(repr((RECIPE, val_fraction, shard_tokens, tokenizer.eot)).encode())
+    for text in tokenizer.table:
+        digest.update(hashlib.sha256(text).digest())
+    sizes = []
+    for document in documents:
+        raw = document.read()
+        digest.update(hashlib.sha256(raw).digest())
+        sizes.append(len(raw))
+    return digest.hexdigest(), sizes
+
+
+def _finished(home, key):
+    """{file name: tokens} when the manifest is there and every shard it lists is whole, else None."""
+    try:
+        manifest = json.loads((home / MANIFEST).read_bytes())
+        for name, count in manifest["tokens"].items():
+            with open_shard(home / name) as shard:
+                if shard.tokens != count:
+                    return None
+        return manifest["tokens"] if manifest["key"] == key else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, LlmcError):
+        return None
+
+
+def _make_folder(home):
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot make the folder {home} for prepared data ({error.strerror}): set PYLLMC_CACHE to another"
+        ) from error
+
+
+def _write_shards(home, stem, documents, sizes, tokenizer, val_fraction, shard_tokens):
+    writers = {split: ShardWriter(home, f"{stem}_{split}", shard_tokens) for split in ("train", "val")}
+    eot = np.array([tokenizer.eot], np.uint16)
+    whole = _held_out(sizes, val_fraction)
+    for number, document in enumerate(documents):
+        raw = document.read()
+        if any(whole):
+            cut = 0 if whole[number] else len(raw)
+        else:
+            cut = _cut(raw, len(raw) - int(len(raw) * val_fraction))
+        for split, begin, end in (("train", 0, cut), ("val", cut, len(raw))):
+            if begin < end:
+                writers[split].append(eot)
+            for piece in _pieces(raw, begin, end):
+                writers[split].append(_encode(tokenizer, raw, piece, document.name))
+    counts = {}
+    for split, writer in writers.items():
+        written = writer.finish()
+        if not written:
+            raise InvalidArgument(f"the text is too short: nothing is left for the {split} shard")
+        counts.update(written)
+    return counts
+
+
+def _held_out(sizes, val_fraction):
+    """Which documents go to validation whole: each that keeps its share of the bytes so far in bounds."""
+    seen = held = 0
+    chosen = []
+    for size in sizes:
+        seen += size
+        chosen.append(held + size <= val_fraction * seen)
+        held += size * chosen[-1]
+    return chosen
+
+
+def _encode(tokenizer, raw, piece, name):
+    try:
+        return tokenizer.encode_bytes(raw[piece]).astype(np.uint16)
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(
+            f"{name}: byte {piece.start + error.start} is not UTF-8 text: convert the file, or use the "
+            'tokenizer "bytes"'
+        ) from None
+
+
+def _cut(raw, position):
+    """A good place to cut near `position`: the start of a line, or at least not inside a character."""
+    seam = SEAM.search(raw, position, position + 4096)
+    if seam:
+        return seam.end()
+    while position < len(raw) and raw[position] & 0xC0 == 0x80:
+        position += 1
+    return position
+
+
+def _pieces(raw, begin, end):
+    """Slices of some megabytes of raw[begin:end] that can be encoded on their own."""
+    while begin < end:
+        seam = SEAM.search(raw, begin + PIECE_BYTES, end)
+        stop = seam.end() if seam else end
+        yield slice(begin, stop)
+        begin = stop
