@@ -1,0 +1,143 @@
+# pyllmc - "make" is all that a newcomer needs; "make help" lists the rest.
+#
+#   PYTHON=python3       interpreter to install into and to test with (an active venv's comes first)
+#   CXX=g++              C++17 compiler            NVCC=...            CUDA compiler, if not on PATH
+#   CUDA_ARCHS="80 90"   GPU architectures; left out: those of the GPUs here, else 80 and 90
+#   CUDNN=0              build the CUDA library without cuDNN
+#   V=1                  show the commands
+
+PYTHON ?= python3
+export CXX NVCC CUDA_ARCHS CUDNN CUDA_HOME CUDNN_FRONTEND
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.DEFAULT_GOAL := all
+
+ifndef V
+Q := @
+endif
+say = @printf '  %-5s %s\n' $1 $2
+TOOLCHAIN := $(PYTHON) toolchain.py
+
+# -- what is built from what -------------------------------------------------------------------------
+
+COMMON := $(wildcard llmc/*.cpp llmc/*.cu)
+HARNESS := $(wildcard tests/ops/harness.cu)
+CPU_SOURCES := $(COMMON) $(wildcard llmc/cpu/*.cpp)
+CUDA_SOURCES := $(COMMON) $(wildcard llmc/cuda/*.cpp llmc/cuda/*.cu)
+
+CPU_OBJECTS := $(patsubst llmc/%,build/cpu/%.o,$(basename $(CPU_SOURCES)))
+CUDA_OBJECTS := $(patsubst llmc/%,build/cuda/%.o,$(basename $(CUDA_SOURCES)))
+# The ops alone, for tests that call them one by one.
+WHOLE := api model train_gpt2
+CPU_OPS := $(filter-out $(WHOLE:%=build/cpu/%.o),$(CPU_OBJECTS)) $(HARNESS:tests/ops/%.cu=build/cpu/ops/%.o)
+CUDA_OPS := $(filter-out $(WHOLE:%=build/cuda/%.o),$(CUDA_OBJECTS)) $(HARNESS:tests/ops/%.cu=build/cuda/ops/%.o)
+
+CPU_LIBRARIES := build/libllmc_cpu.so $(if $(HARNESS),build/libllmc_ops_cpu.so)
+CUDA_LIBRARIES := build/libllmc_cuda.so $(if $(HARNESS),build/libllmc_ops_cuda.so)
+
+.PHONY: all deps cpu cuda cuda-deps harness test test-deps test-gpu bench lint clean help print-archs FORCE
+
+# -- what people type --------------------------------------------------------------------------------
+
+all: cpu  ## Python packages if missing, the CPU library, the CUDA library when it can be built
+	@state=$$($(TOOLCHAIN) cuda-ready) || exit 2; \
+	case $$state in \
+	yes) $(MAKE) build/libllmc_cuda.so ;; \
+	*nvcc\ is\ here*) echo "CPU only: $$state; \"make cuda\" installs it and builds the CUDA library." ;; \
+	esac
+	@echo "Ready: $(PYTHON) -m pyllmc.train"
+
+deps:  ## Python packages that running needs
+	@$(TOOLCHAIN) install base
+
+cpu: deps build/libllmc_cpu.so  ## libllmc_cpu.so
+
+# A second make, because the first read the folders before the packages were in them.
+cuda: deps cuda-deps  ## libllmc_cuda.so, with compiler and libraries installed if missing
+	@$(MAKE) build/libllmc_cuda.so
+
+cuda-deps: deps
+	@$(TOOLCHAIN) install cuda
+
+harness: deps $(filter %ops_cpu.so,$(CPU_LIBRARIES))  ## the libraries that the tests of single ops call
+	@if [ "$$($(TOOLCHAIN) cuda-ready)" = yes ]; then $(MAKE) $(CUDA_LIBRARIES); fi
+
+test-deps: deps
+	@$(TOOLCHAIN) install test
+
+test: test-deps $(CPU_LIBRARIES)  ## what the tests need, and the tests
+	$(Q)$(PYTHON) -m pytest -q $(PYTEST)
+
+# A run in which every test was skipped proved nothing, so it is a failure.
+test-gpu: $(CUDA_LIBRARIES)  ## the tests that need a GPU
+	$(Q)$(PYTHON) -m pytest -q -m gpu --junitxml=build/test-gpu.xml $(PYTEST)
+	$(Q)$(PYTHON) tests/lint/all_skipped.py build/test-gpu.xml
+
+bench: cpu  ## speed against PyTorch on this machine (needs the extra "parity")
+	$(Q)$(PYTHON) -m tests.bench.cpu_vs_torch
+
+clean:  ## all that was built
+	rm -rf build
+
+help:
+	@awk -F '## ' '/^[a-z-]+:.*## /{split($$1, t, ":"); printf "  make %-10s %s\n", t[1], $$2}' Makefile
+
+print-archs:
+	@$(TOOLCHAIN) archs
+
+# -- rules -------------------------------------------------------------------------------------------
+
+# Options live in files that change only when their content does: a new interpreter, compiler, GPU or
+# list of sources rebuilds what depends on it, and nothing is rebuilt otherwise.
+build/cpu/compile build/cpu/link: build/cpu/%: FORCE | deps
+	@$(TOOLCHAIN) write $@ cpu-$* $(if $(filter link,$*),$(CPU_OBJECTS) $(CPU_OPS))
+build/cuda/host build/cuda/device build/cuda/link: build/cuda/%: FORCE
+	@$(TOOLCHAIN) write $@ cuda-$* $(if $(filter link,$*),$(CUDA_OBJECTS) $(CUDA_OPS))
+
+# Nothing but the ABI leaves the library: not C++ templates of the standard library, which two
+# libraries in one process would share, nor the CUDA runtime that is linked in.
+build/exports.map: Makefile
+	@mkdir -p $(@D) && echo '{ global: llmc_*; local: *; };' > $@
+
+build/cpu/%.o: llmc/%.cpp build/cpu/compile
+	$(call say,C++,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) @build/cpu/compile $(CXXFLAGS) -MMD -MP -c $< -o $@
+build/cpu/%.o: llmc/%.cu build/cpu/compile
+	$(call say,C++,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) @build/cpu/compile $(CXXFLAGS) -MMD -MP -x c++ -c $< -o $@
+build/cpu/ops/%.o: tests/ops/%.cu build/cpu/compile
+	$(call say,C++,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) @build/cpu/compile $(CXXFLAGS) -MMD -MP -x c++ -c $< -o $@
+
+build/cuda/%.o: llmc/%.cpp build/cuda/host
+	$(call say,C++,'$< (cuda)')
+	@mkdir -p $(@D)
+	$(Q)$(CXX) @build/cuda/host $(CXXFLAGS) -MMD -MP -c $< -o $@
+build/cuda/%.o: llmc/%.cu build/cuda/device
+	$(call say,NVCC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC_PATH) --options-file build/cuda/device $(NVCCFLAGS) -ccbin $(CXX) -MMD -MP -c $< -o $@
+build/cuda/ops/%.o: tests/ops/%.cu build/cuda/device
+	$(call say,NVCC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC_PATH) --options-file build/cuda/device $(NVCCFLAGS) -ccbin $(CXX) -MMD -MP -c $< -o $@
+NVCC_PATH = $$(sed -n 2p build/cuda/device.from)
+
+build/libllmc_cpu.so: $(CPU_OBJECTS) build/cpu/link build/exports.map
+	$(call say,LINK,$@)
+	$(Q)$(CXX) -o $@ $(CPU_OBJECTS) -Wl,-soname,$(@F) -Wl,--version-script=build/exports.map @build/cpu/link $(LDFLAGS)
+build/libllmc_cuda.so: $(CUDA_OBJECTS) build/cuda/link build/exports.map
+	$(call say,LINK,$@)
+	$(Q)$(CXX) -o $@ $(CUDA_OBJECTS) -Wl,-soname,$(@F) -Wl,--version-script=build/exports.map @build/cuda/link $(LDFLAGS)
+build/libllmc_ops_cpu.so: $(CPU_OPS) build/cpu/link
+	$(call say,LINK,$@)
+	$(Q)$(CXX) -o $@ $(CPU_OPS) -Wl,-soname,$(@F) @build/cpu/link $(LDFLAGS)
+build/libllmc_ops_cuda.so: $(CUDA_OPS) build/cuda/link
+	$(call say,LINK,$@)
+	$(Q)$(CXX) -o $@ $(CUDA_OPS) -Wl,-soname,$(@F) @build/cuda/link $(LDFLAGS)
+
+-include $(patsubst %.o,%.d,$(sort $(CPU_OBJECTS) $(CPU_OPS) $(CUDA_OBJECTS) $(CUDA_OPS)))
