@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,10 @@ class Lanes {
     void await(Edge edge, int index = 0);
     // Host side of an edge; wait_ms < 0 waits for ever, 0 looks. False: not yet.
     bool host_await(Edge edge, int index, int wait_ms);
+
+    // Held while enqueueing from a loader thread, and by run while it captures: a stream that is being
+    // captured must not receive anybody else's work.
+    std::unique_lock<std::mutex> hold();
 
     // Runs body: replays its captured graph if there is one, captures it the first time, or calls it
     // (switch off, or capture failed: then once with a note). body enqueues on COMPUTE and on lanes it

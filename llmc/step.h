@@ -41,7 +41,7 @@ LLMC_HD inline float push_and_score(float *ring, int64_t *seen, float value) {
 // the rings: it would make every later score NaN and so switch the guard off for ever.
 LLMC_HD inline void decide_update(llmc_step_result *record, llmc_guard *guard, const StepParams &params, float loss, float norm_squared) {
     const float norm = sqrtf(norm_squared);
-    const bool loss_ok = isfinite(loss), norm_ok = isfinite(norm);
+    const bool loss_ok = std::isfinite(loss), norm_ok = std::isfinite(norm);
     const llmc_hyper &h = params.hyper;
     record->ticket = params.ticket;
     record->loss = loss;

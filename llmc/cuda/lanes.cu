@@ -1,0 +1,334 @@
+// lanes.cu - lanes as CUDA streams, edges as events, bodies as graphs, spans as pairs of timed events.
+//
+// An edge that crosses a graph's border is recorded and awaited as an *external* node while capturing:
+// the same event then means the same fact whether either side runs captured or eagerly. Edges inside a
+// body are ordinary forks and joins of the capture.
+#include "../lanes.h"
+
+#include <chrono>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "../ops.h"
+#include "lane.cuh"
+
+namespace llmc {
+
+namespace {
+
+constexpr const char *LANE_NAMES[NUM_LANES] = {"inputs", "targets", "compute", "loss"};
+constexpr size_t BLAS_WORKSPACE = 64u << 20;
+constexpr int SPAN_EVENTS = 8192;  // made before recording starts: a capture should create nothing
+
+struct EventDestroy {
+    void operator()(cudaEvent_t e) const { cudaEventDestroy(e); }
+};
+using EventPtr = std::unique_ptr<CUevent_st, EventDestroy>;
+
+EventPtr make_event(unsigned flags) {
+    cudaEvent_t e = nullptr;
+    cuda_check(cudaEventCreateWithFlags(&e, flags), "creating an event");
+    return EventPtr(e);
+}
+
+struct GraphDestroy {
+    void operator()(cudaGraphExec_t g) const { cudaGraphExecDestroy(g); }
+};
+using GraphPtr = std::unique_ptr<CUgraphExec_st, GraphDestroy>;
+
+}  // namespace
+
+struct Lanes::State {
+    llmc_options options{};
+    Lane lanes[NUM_LANES];
+    std::vector<EventPtr> events[NUM_EDGES];
+    std::vector<EventPtr> step_start, step_end;
+    std::vector<char> step_passed;  // bit 0: start, bit 1: end
+
+    std::mutex enqueue;             // see Lanes::hold
+    bool capturing = false;
+    bool graphs = false;
+    std::set<GraphKey> warmed;      // bodies (slot left out) that ran eagerly once: libraries are loaded
+    std::map<GraphKey, GraphPtr> captured;
+    std::vector<GraphPtr> recorded; // graphs with span events in them, alive until the next recording
+
+    struct Recorded {
+        std::string name;
+        LaneId lane;
+        int layer;
+        int start, end;             // indices into span_events
+    };
+    std::mutex span_mutex;
+    std::atomic<bool> recording{false};
+    std::vector<EventPtr> span_events;
+    size_t span_events_used = 0;
+    std::vector<Recorded> spans;
+    EventPtr origin;
+
+    std::mutex notes_mutex;
+    std::string notes;
+    std::set<std::string> noted;
+
+    std::mutex stress_mutex;
+    uint64_t stress_state = 0;
+
+    int next_delay() {
+        const std::lock_guard<std::mutex> lock(stress_mutex);
+        stress_state = stress_state * 6364136223846793005ull + 1442695040888963407ull;
+        return int((stress_state >> 33) % uint64_t(options.stress + 1));
+    }
+    void record(cudaEvent_t event, cudaStream_t stream, bool crosses) {
+        cuda_check(cudaEventRecordWithFlags(event, stream, capturing && crosses ? cudaEventRecordExternal : cudaEventRecordDefault), "recording an event");
+    }
+    ~State() {
+        captured.clear();
+        recorded.clear();
+        for (Lane &lane : lanes) {
+            lane.blas.reset();
+            lane.attention.reset();
+            device_free(lane.blas_workspace);
+        }
+        for (int i = 0; i < NUM_LANES; i++) {
+            const bool own = i == COMPUTE || options.streams > 1;
+            if (own && lanes[i].stream) cudaStreamDestroy(lanes[i].stream);
+        }
+    }
+};
+
+Lanes::Lanes(const llmc_options &options) : state_(new State) {
+    State &s = *state_;
+    s.options = options;
+    s.graphs = options.graph != 0;
+    s.stress_state = options.seed;
+    int least = 0, greatest = 0;  // numerically, greatest <= least
+    cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "reading the priority range");
+    const auto attribute = [&](cudaDeviceAttr which) {
+        int value = 0;
+        cuda_check(cudaDeviceGetAttribute(&value, which, options.device), "reading a device attribute");
+        return value;
+    };
+    Lane facts;
+    facts.device = options.device;
+    facts.sms = attribute(cudaDevAttrMultiProcessorCount);
+    facts.capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
+    facts.max_shared = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    facts.l2_bytes = size_t(attribute(cudaDevAttrL2CacheSize));
+    facts.tf32 = options.tf32 != 0;
+    facts.deterministic = options.deterministic != 0;
+    for (int i = 0; i < NUM_LANES; i++) s.lanes[i] = facts;
+    for (int i = 0; i < NUM_LANES; i++) {
+        if (options.streams == 1 && i != COMPUTE) continue;
+        // The short lanes go first: they are all somebody waits for, compute is what they hide behind.
+        const int priority = i == COMPUTE ? least : greatest;
+        cuda_check(cudaStreamCreateWithPriority(&s.lanes[i].stream, cudaStreamNonBlocking, priority), "creating a stream");
+    }
+    if (options.streams == 1) {
+        for (Lane &lane : s.lanes) lane.stream = s.lanes[COMPUTE].stream;
+    }
+    s.lanes[COMPUTE].blas_workspace = device_alloc(BLAS_WORKSPACE);
+    s.lanes[COMPUTE].blas_workspace_bytes = BLAS_WORKSPACE;
+
+    for (int e = 0; e < NUM_EDGES; e++) {
+        const int count = EDGES[e].per == Per::SLOT ? options.slots : EDGES[e].per == Per::RESULT ? options.results : 1;
+        for (int i = 0; i < count; i++) {
+            s.events[e].push_back(make_event(cudaEventDisableTiming));
+            // Recorded once, so that a first wait, captured or not, finds a fact and not a void.
+            cuda_check(cudaEventRecord(s.events[e].back().get(), s.lanes[EDGES[e].producer].stream), "recording an event");
+        }
+    }
+    for (int i = 0; i < options.results; i++) {
+        s.step_start.push_back(make_event(cudaEventDefault));
+        s.step_end.push_back(make_event(cudaEventDefault));
+    }
+    s.step_passed.assign(size_t(options.results), 0);
+    synchronize();
+}
+
+Lanes::~Lanes() {
+    for (int i = 0; i < NUM_LANES; i++) {
+        if (cudaStreamSynchronize(state_->lanes[i].stream) != cudaSuccess) cudaGetLastError();
+    }
+}
+
+Lane &Lanes::operator[](LaneId id) { return state_->lanes[id]; }
+std::unique_lock<std::mutex> Lanes::hold() { return std::unique_lock<std::mutex>(state_->enqueue); }
+
+void Lanes::signal(Edge edge, int index) {
+    State &s = *state_;
+    const EdgeInfo &info = EDGES[edge];
+    if (s.options.stress > 0) spin(s.lanes[info.producer], s.next_delay());
+    s.record(s.events[edge][size_t(index)].get(), s.lanes[info.producer].stream, info.per != Per::MODEL);
+}
+
+void Lanes::await(Edge edge, int index) {
+    State &s = *state_;
+    const EdgeInfo &info = EDGES[edge];
+    const cudaStream_t consumer = s.lanes[info.consumer].stream;
+    if (consumer == s.lanes[info.producer].stream || s.options.drop_edge == int(edge)) return;
+    const bool external = s.capturing && info.per != Per::MODEL;
+    cuda_check(cudaStreamWaitEvent(consumer, s.events[edge][size_t(index)].get(), external ? cudaEventWaitExternal : cudaEventWaitDefault), "waiting for an event");
+}
+
+bool Lanes::host_await(Edge edge, int index, int wait_ms) {
+    using Clock = std::chrono::steady_clock;
+    const cudaEvent_t event = state_->events[edge][size_t(index)].get();
+    const Clock::time_point start = Clock::now();
+    for (;;) {
+        const cudaError_t status = cudaEventQuery(event);
+        if (status == cudaSuccess) return true;
+        if (status != cudaErrorNotReady) cuda_check(status, EDGES[edge].event);
+        cudaGetLastError();
+        const auto waited = Clock::now() - start;
+        if (wait_ms >= 0 && waited >= std::chrono::milliseconds(wait_ms)) return false;
+        // Quick answers stay quick, long waits leave the core to the loader.
+        if (waited < std::chrono::microseconds(200)) std::this_thread::yield();
+        else std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+}
+
+void Lanes::run(const GraphKey &key, const std::function<void()> &body) {
+    State &s = *state_;
+    const cudaStream_t stream = s.lanes[COMPUTE].stream;
+    const bool recording = s.recording;
+    if (!s.graphs) return body();
+    if (!recording) {
+        if (const auto found = s.captured.find(key); found != s.captured.end()) {
+            cuda_check(cudaGraphLaunch(found->second.get(), stream), "launching a captured step");
+            return;
+        }
+    }
+    GraphKey kind = key;
+    kind.slot = 0;
+    if (s.warmed.insert(kind).second) return body();
+
+    GraphPtr executable;
+    std::string reason;
+    {
+        const auto held = hold();
+        cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "starting a capture");
+        s.capturing = true;
+        try {
+            body();
+        } catch (const Error &e) {
+            reason = e.what();
+        }
+        s.capturing = false;
+        cudaGraph_t graph = nullptr;
+        cudaError_t status = cudaStreamEndCapture(stream, &graph);
+        if (status == cudaSuccess && reason.empty()) {
+            cudaGraphExec_t exec = nullptr;
+            status = cudaGraphInstantiate(&exec, graph, 0);
+            executable.reset(status == cudaSuccess ? exec : nullptr);
+        }
+        if (graph) cudaGraphDestroy(graph);
+        if (status != cudaSuccess) cudaGetLastError();
+        if (reason.empty() && status != cudaSuccess) reason = cudaGetErrorString(status);
+    }
+    if (!executable) {
+        s.graphs = false;
+        note("graphs are off, steps run eagerly: capture failed (" + reason + ")");
+        return body();
+    }
+    cuda_check(cudaGraphLaunch(executable.get(), stream), "launching a captured step");
+    if (recording) s.recorded.push_back(std::move(executable));
+    else s.captured[key] = std::move(executable);
+}
+
+void Lanes::mark_step_start(int record) {
+    cuda_check(cudaEventRecord(state_->step_start[size_t(record)].get(), state_->lanes[COMPUTE].stream), "marking a step's start");
+    state_->step_passed[size_t(record)] = 1;
+}
+void Lanes::mark_step_end(int record) {
+    cuda_check(cudaEventRecord(state_->step_end[size_t(record)].get(), state_->lanes[COMPUTE].stream), "marking a step's end");
+    state_->step_passed[size_t(record)] |= 2;
+}
+float Lanes::step_ms(int record) {
+    State &s = *state_;
+    if (s.step_passed[size_t(record)] != 3) return NAN;
+    // The record comes from the gate, the step's end a little later, after AdamW.
+    cuda_check(cudaEventSynchronize(s.step_end[size_t(record)].get()), "waiting for a step's end");
+    float ms = NAN;
+    cuda_check(cudaEventElapsedTime(&ms, s.step_start[size_t(record)].get(), s.step_end[size_t(record)].get()), "reading a step's time");
+    return ms;
+}
+
+Lanes::Span Lanes::span(LaneId lane, const char *name, int layer) {
+    State &s = *state_;
+    if (!s.recording) return Span(nullptr, lane, 0);
+    const std::lock_guard<std::mutex> lock(s.span_mutex);
+    if (s.span_events_used + 2 > s.span_events.size()) return Span(nullptr, lane, 0);
+    const int start = int(s.span_events_used);
+    s.span_events_used += 2;
+    s.spans.push_back({name, lane, layer, start, -1});
+    s.record(s.span_events[size_t(start)].get(), s.lanes[lane].stream, true);
+    return Span(this, lane, int(s.spans.size()) - 1);
+}
+
+Lanes::Span::~Span() {
+    if (!lanes_) return;
+    State &s = *lanes_->state_;
+    const std::lock_guard<std::mutex> lock(s.span_mutex);
+    if (size_t(index_) >= s.spans.size() || !s.recording) return;
+    State::Recorded &r = s.spans[size_t(index_)];
+    const bool external = s.capturing;
+    const cudaError_t status = cudaEventRecordWithFlags(s.span_events[size_t(r.start) + 1].get(), s.lanes[lane_].stream, external ? cudaEventRecordExternal : cudaEventRecordDefault);
+    if (status == cudaSuccess) r.end = r.start + 1;
+    else cudaGetLastError();  // a destructor can't report; the span is left out of the timeline
+}
+
+void Lanes::record_timeline(bool on) {
+    State &s = *state_;
+    const std::lock_guard<std::mutex> lock(s.span_mutex);
+    if (on) {
+        if (!s.origin) {
+            s.origin = make_event(cudaEventDefault);
+            s.span_events.reserve(SPAN_EVENTS);
+            while (s.span_events.size() < SPAN_EVENTS) s.span_events.push_back(make_event(cudaEventDefault));
+        }
+        s.spans.clear();
+        s.span_events_used = 0;
+        s.recorded.clear();
+        cuda_check(cudaEventRecord(s.origin.get(), s.lanes[COMPUTE].stream), "marking the timeline's origin");
+    }
+    s.recording = on;
+}
+
+std::vector<llmc_span> Lanes::read_timeline() {
+    State &s = *state_;
+    const std::lock_guard<std::mutex> lock(s.span_mutex);
+    std::vector<llmc_span> out;
+    for (const State::Recorded &r : s.spans) {
+        float start = 0, end = 0;
+        if (r.end < 0 || cudaEventElapsedTime(&start, s.origin.get(), s.span_events[size_t(r.start)].get()) != cudaSuccess ||
+            cudaEventElapsedTime(&end, s.origin.get(), s.span_events[size_t(r.end)].get()) != cudaSuccess) {
+            cudaGetLastError();
+            continue;
+        }
+        llmc_span span{};
+        std::snprintf(span.name, sizeof span.name, "%s", r.name.c_str());
+        std::snprintf(span.lane, sizeof span.lane, "%s", LANE_NAMES[r.lane]);
+        span.layer = r.layer;
+        span.start_us = 1e3 * start;
+        span.end_us = 1e3 * end;
+        out.push_back(span);
+    }
+    return out;
+}
+
+void Lanes::synchronize() {
+    for (Lane &lane : state_->lanes) cuda_check(cudaStreamSynchronize(lane.stream), "waiting for a lane");
+}
+
+void Lanes::note(const std::string &text) {
+    const std::lock_guard<std::mutex> lock(state_->notes_mutex);
+    if (!state_->noted.insert(text).second) return;
+    if (!state_->notes.empty()) state_->notes += '\n';
+    state_->notes += text;
+}
+std::string Lanes::take_notes() {
+    const std::lock_guard<std::mutex> lock(state_->notes_mutex);
+    return std::exchange(state_->notes, {});
+}
+
+}  // namespace llmc
