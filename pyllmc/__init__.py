@@ -1,0 +1,36 @@
+"""pyllmc: GPT-2 training on a C++/CUDA engine, driven from Python.
+
+Importing it loads no engine and touches no device.
+"""
+
+from .config import GPT2Config
+from .errors import (
+    AbiMismatch,
+    DeviceError,
+    FormatError,
+    InvalidArgument,
+    LibraryNotFound,
+    LlmcError,
+    OutOfMemory,
+    ResultTimeout,
+    StateError,
+    Unavailable,
+)
+from .gpt2 import GPT2
+from .loader import TokenLoader
+
+__all__ = [
+    "GPT2",
+    "AbiMismatch",
+    "DeviceError",
+    "FormatError",
+    "GPT2Config",
+    "InvalidArgument",
+    "LibraryNotFound",
+    "LlmcError",
+    "OutOfMemory",
+    "ResultTimeout",
+    "StateError",
+    "TokenLoader",
+    "Unavailable",
+]

@@ -1,0 +1,370 @@
+"""A GPT-2 on an engine: made, trained, evaluated, sampled and saved from Python."""
+
+import types
+import weakref
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import _native, generation, options
+from .batches import Slot, as_tokens, check_ids, micro_batches
+from .checkpoint import iter_checkpoint, peek_checkpoint, write_checkpoint
+from .config import GPT2Config
+from .errors import InvalidArgument, nearest
+from .results import StepHandle
+from .rng import initial_params
+from .tensors import Tensors
+
+GUARD_FIELDS = ("loss", "norm", "loss_seen", "norm_seen")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of work on a lane of a recorded step; times in microseconds since the step's start."""
+
+    name: str
+    lane: str
+    layer: int | None
+    start_us: float
+    end_us: float
+
+
+class GPT2:
+    """A model in an engine. Make one with from_checkpoint, from_descriptor or from_config.
+
+    batch (B) and seq_len (T) fix the shape of a micro-batch. device: "auto" (CUDA if it can be used, else
+    the CPU), "cpu", "cuda", "cuda:N". library: an engine file to use instead of the ones found. Any field of
+    llmc_options is a keyword (llmc.h describes them; precision, attention and prefetch take words, such as
+    precision="bf16"); what isn't given has C's default. A misspelt keyword is a TypeError.
+
+    One thread drives a model; acquire_slot and Slot's methods may be used by a second one beside it. Use it
+    in a `with` block, or call close(), or leave it to the garbage collector or the interpreter's exit.
+    """
+
+    def __init__(self, config, *, batch, seq_len, device="auto", library=None, **engine_options):
+        """Parameters, gradients and moments start as zeros: the named constructors fill in the weights."""
+        options.check_names(engine_options, "llmc_options", type(self).__name__)
+        self.library, ordinal, self.device_reason = _native.choose(device, library)
+        self.config, self.updates = config, 0
+        ffi = self.library.ffi
+        c_config = _c_config(ffi, config)
+        wanted = _c_options(self.library, ordinal, {"batch": batch, "seq_len": seq_len, **engine_options})
+        self.handle = _native.Handle(self.library, c_config, wanted)
+        self._finalizer = weakref.finalize(self, self.handle.close)  # at the latest at the interpreter's exit
+        resolved = ffi.new("llmc_options *")
+        self.handle.call("llmc_model_options", resolved)
+        self.options = types.SimpleNamespace(**_native.as_dict(ffi, resolved[0]))
+        self.batch, self.seq_len = self.options.batch, self.options.seq_len
+        self.device = self.library.backend
+        if self.device != "cpu":
+            self.device += f":{self.options.device}"
+        table = self._param_table(c_config)
+        self.param_shapes = {row["name"]: tuple(row["shape"][: row["dims"]]) for row in table}
+        self.params, self.grads = Tensors(self, "LLMC_PARAM"), Tensors(self, "LLMC_GRAD")
+        self.m, self.v = Tensors(self, "LLMC_ADAM_M"), Tensors(self, "LLMC_ADAM_V")
+        self.master = Tensors(self, "LLMC_MASTER")
+        self._memory_of_slot = {}
+        self._unread = deque()  # weak references to handles whose records the engine still keeps
+        _native.log.info("engine: %s (%s)", self.device, self.device_reason)
+
+    # -- making, saving, ending ----------------------------------------------------------------------
+
+    @classmethod
+    def from_checkpoint(cls, path, **arguments):
+        """The model in an llm.c checkpoint, fp32 or bf16 (widened exactly, or taken as it is); arguments as
+        GPT2's own.
+
+        Raises FormatError for a damaged file, OSError for an unreadable one.
+        """
+        config, _ = peek_checkpoint(path)
+        model = cls(config, **arguments)
+        return model._filled_from(iter_checkpoint(path))
+
+    @classmethod
+    def from_descriptor(cls, descriptor, **arguments):
+        """A model of a known shape ("d12", "gpt3:c768"), randomly initialised. Arguments as from_config's."""
+        return cls.from_config(GPT2Config.from_descriptor(descriptor), **arguments)
+
+    @classmethod
+    def from_config(cls, config, *, init="random", init_seed=42, **arguments):
+        """A new model of the shape `config`; arguments as GPT2's own.
+
+        init: "random", as llm.c draws it from init_seed, or "zeros".
+        """
+        if init not in ("random", "zeros"):
+            raise InvalidArgument(f"init {init!r}: {nearest(init, ('random', 'zeros'))}")
+        model = cls(config, **arguments)
+        return model if init == "zeros" else model._filled_from(initial_params(config, init_seed).items())
+
+    def _filled_from(self, named_arrays):
+        try:
+            for name, array in named_arrays:
+                self.params[name] = array
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def save(self, path, dtype=None):
+        """Write the weights as an llm.c checkpoint. dtype: "fp32", "bf16" (rounded to nearest even), or the
+        model's own precision. The file appears complete or not at all."""
+        dtype = dtype or options.word_of("precision", self.options.precision)
+        write_checkpoint(path, self.config, self.params, dtype)
+
+    def close(self):
+        """Wait for enqueued work and free the engine's memory. Closing twice is fine."""
+        self._memory_of_slot.clear()
+        self._finalizer()
+
+    @property
+    def closed(self):
+        return self.handle.closed
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __repr__(self):
+        state = "closed" if self.closed else self.device
+        return f"<GPT2 {self.config} batch={self.batch} seq_len={self.seq_len} {state}>"
+
+    # -- training ------------------------------------------------------------------------------------
+
+    def step(self, inputs, targets, *, lr=None, **hyper):
+        """One update from a batch: forward, backward, AdamW. Returns a StepHandle without waiting for it.
+
+        inputs, targets: token ids of any integer dtype, (B,T), or (n,B,T) or a sequence of (B,T) to
+        accumulate n micro-batches. They are copied: the arrays are yours again on return. lr and any field
+        of llmc_hyper are keywords; what isn't given has C's default; `step`, which counts updates from 1,
+        goes on from the last one.
+        """
+        pairs = micro_batches(inputs, targets, self.batch, self.seq_len, self.config.vocab)
+        c_hyper = self._c_hyper(lr, hyper)
+        for i, pair in enumerate(pairs):
+            self.micro_step(self._upload(*pair), i, len(pairs))
+        return self._update(c_hyper)
+
+    def micro_step(self, slot, i=0, n=1):
+        """Forward and backward of a submitted slot, the i-th (from 0) of n. Consumes the slot."""
+        self.handle.call("llmc_micro_step", slot.expect_submitted(), i, n)
+        slot.consumed()
+
+    def update(self, *, lr=None, **hyper):
+        """Clip, guard and AdamW after the last micro-step. Keywords as step's. Returns a StepHandle."""
+        return self._update(self._c_hyper(lr, hyper))
+
+    def acquire_slot(self, timeout=None):
+        """A Slot to fill, once one is free. timeout: seconds, None for ever; then ResultTimeout."""
+        ffi = self.library.ffi
+        out = ffi.new("llmc_slot *")
+        self.handle.wait("llmc_slot_acquire", (), (out,), timeout)
+        slot = out[0]
+        if slot.index not in self._memory_of_slot:
+            memory = (self.handle.view(p, slot.count * 4) for p in (slot.inputs, slot.targets))
+            arrays = [np.frombuffer(buffer, np.int32).reshape(self.batch, self.seq_len) for buffer in memory]
+            self._memory_of_slot[slot.index] = arrays
+        return Slot(self.handle, slot.index, *(array.view() for array in self._memory_of_slot[slot.index]))
+
+    def synchronize(self):
+        """Wait until all enqueued work is done."""
+        self.handle.call("llmc_synchronize")
+
+    def notes(self):
+        """What the engine has to say since the last time, such as a fallback and why; a list of sentences."""
+        return self.handle.text("llmc_model_notes").splitlines()
+
+    # -- evaluation and generation -------------------------------------------------------------------
+
+    def eval_loss(self, inputs, targets, per_position=False):
+        """Mean cross-entropy in nats, without training. Shapes as step's. With per_position the losses,
+        float32 in the shape of the inputs."""
+        pairs = micro_batches(inputs, targets, self.batch, self.seq_len, self.config.vocab)
+        found = [self.eval_slot(self._upload(*pair), per_position) for pair in pairs]
+        if per_position:
+            return np.stack(found) if np.ndim(inputs) == 3 else found[0]
+        return sum(found) / len(found)
+
+    def eval_slot(self, slot, per_position=False):
+        """eval_loss of a submitted slot, which it consumes."""
+        ffi = self.library.ffi
+        mean = ffi.new("float *")
+        losses = np.empty((self.batch, self.seq_len), np.float32) if per_position else None
+        pointer = ffi.from_buffer("float[]", losses) if per_position else ffi.NULL
+        self.handle.call("llmc_eval", slot.expect_submitted(), pointer, mean)
+        slot.consumed()
+        return losses if per_position else mean[0]
+
+    def logits(self, tokens):
+        """Logits of the token after each position, float32 (rows, n, V), for tokens (rows, n) or (n,), with
+        rows <= B and n <= T. (The rest of the batch is padding, which a causal model can't see.)"""
+        array = as_tokens(tokens)
+        rows = np.atleast_2d(array)
+        if rows.ndim != 2 or rows.shape[0] > self.batch or rows.shape[1] > self.seq_len:
+            raise InvalidArgument(f"tokens must be at most ({self.batch}, {self.seq_len}), got {array.shape}")
+        check_ids(rows, self.config.vocab)
+        count, n = rows.shape
+        padded = np.zeros((self.batch, self.seq_len), np.int32)
+        padded[:count, :n] = rows
+        slot = self._upload(padded, np.zeros_like(padded))
+        out = np.empty((self.batch, self.seq_len, self.config.vocab), np.float32)
+        pointer = self.library.ffi.from_buffer("float[]", out)
+        self.handle.call("llmc_logits", slot.expect_submitted(), pointer, out.nbytes)
+        slot.consumed()
+        out = out[:count, :n]
+        return out[0] if array.ndim == 1 else out
+
+    def generate(self, prompt_ids, max_new, *, on_token=None, **how):
+        """Ids drawn to follow `prompt_ids`, as a list of at most max_new; see stream for the keywords.
+
+        on_token: called with each id as soon as it is drawn.
+        """
+        drawn = []
+        for token in self.stream(prompt_ids, max_new, **how):
+            drawn.append(token)
+            if on_token is not None:
+                on_token(token)
+        return drawn
+
+    def stream(self, prompt_ids, max_new, *, temperature=1.0, top_k=None, top_p=None, seed=0, stop=None):
+        """generate as an iterator, which draws a token each time it is asked for one.
+
+        temperature 0 takes the likeliest token. top_k, top_p: None is off. stop: an id, or several, after
+        which (itself left out) nothing more is drawn. The same seed draws the same ids.
+
+        A context holds T tokens. A longer prompt is cut to its last T; when the context is full, the last
+        half of it is read in again, and drawing goes on from there: any length works, for any T.
+        Training or evaluating between two tokens ends the stream with a StateError.
+        """
+        return generation.stream(self, prompt_ids, max_new, temperature, top_k, top_p, seed, stop)
+
+    # -- looking inside ------------------------------------------------------------------------------
+
+    @classmethod
+    def memory_plan(cls, config, *, batch, seq_len, device="auto", library=None, **engine_options):
+        """Bytes that a model would take, without making one: the fields of llmc_memory."""
+        options.check_names(engine_options, "llmc_options", "memory_plan")
+        chosen, ordinal, _ = _native.choose(device, library)
+        wanted = _c_options(chosen, ordinal, {"batch": batch, "seq_len": seq_len, **engine_options})
+        plan = chosen.ffi.new("llmc_memory *")
+        chosen.call("llmc_memory_plan", _c_config(chosen.ffi, config), wanted, plan)
+        return types.SimpleNamespace(**_native.as_dict(chosen.ffi, plan[0]))
+
+    @property
+    def memory(self):
+        """Bytes that this model takes: the fields of llmc_memory."""
+        given = vars(self.options).copy()
+        del given["device"]
+        return self.memory_plan(self.config, device=self.device, library=self.library.path, **given)
+
+    @property
+    def device_info(self):
+        """The device's fields of llmc_device, as a dict."""
+        return self.library.device_info(self.options.device)
+
+    @property
+    def rng(self):
+        """(now, before the last update): the stochastic-rounding generator. Assign `now` to set it."""
+        now, before = (self.library.ffi.new("uint64_t *") for _ in range(2))
+        self.handle.call("llmc_rng_get", now, before)
+        return now[0], before[0]
+
+    @rng.setter
+    def rng(self, now):
+        self.handle.call("llmc_rng_set", now)
+
+    @property
+    def guard(self):
+        """The outlier guard's memory: {"loss", "norm": rings of 128 floats, "loss_seen", "norm_seen"}."""
+        record = self.library.ffi.new("llmc_guard *")
+        self.handle.call("llmc_guard_get", record)
+        return _native.as_dict(self.library.ffi, record[0])
+
+    @guard.setter
+    def guard(self, values):
+        if set(values) != set(GUARD_FIELDS):
+            raise InvalidArgument(f"guard needs {', '.join(GUARD_FIELDS)}, got {', '.join(map(str, values))}")
+        try:
+            record = self.library.ffi.new("llmc_guard *", dict(values))
+        except (TypeError, IndexError, OverflowError) as error:
+            raise InvalidArgument(f"guard: {error}") from None
+        self.handle.call("llmc_guard_set", record)
+
+    def arm_timeline(self):
+        """Record the spans of the next whole step."""
+        self.handle.call("llmc_timeline_arm")
+
+    def timeline(self):
+        """The recorded step as a list of Span. Raises StateError before a step was recorded."""
+        ffi = self.library.ffi
+        count = ffi.new("int32_t *")
+        self.handle.call("llmc_timeline_read", ffi.NULL, 0, count)
+        spans = ffi.new("llmc_span[]", max(count[0], 1))
+        self.handle.call("llmc_timeline_read", spans, count[0], count)
+        listed = (_native.as_dict(ffi, spans[i]) for i in range(count[0]))
+        return [
+            Span(s["name"], s["lane"], None if s["layer"] < 0 else s["layer"], s["start_us"], s["end_us"])
+            for s in listed
+        ]
+
+    def constant(self, name):
+        """An enumerator of llmc.h."""
+        return _native.constants()[name]
+
+    # -- inner ---------------------------------------------------------------------------------------
+
+    def _upload(self, inputs, targets):
+        slot = self.acquire_slot()
+        with slot:
+            slot.inputs[:] = inputs
+            slot.targets[:] = targets
+            slot.submit()
+        return slot
+
+    def _c_hyper(self, lr, given):
+        if lr is not None:
+            if "learning_rate" in given:
+                raise TypeError("lr and learning_rate are the same: give one of them")
+            given = {**given, "learning_rate": lr}
+        options.check_names(given, "llmc_hyper", "step")
+        c_hyper = self.library.ffi.new("llmc_hyper *")
+        self.library.plain("llmc_hyper_default", c_hyper)
+        c_hyper.step = self.updates + 1
+        options.fill(c_hyper, given)
+        return c_hyper
+
+    def _update(self, c_hyper):
+        if len(self._unread) == self.options.results:
+            # the new update takes the place of the oldest record: read that one, if anyone still wants it
+            oldest = self._unread.popleft()()
+            if oldest is not None:
+                oldest.result()
+        ticket = self.library.ffi.new("int64_t *")
+        self.handle.call("llmc_update", c_hyper, ticket)
+        self.updates = c_hyper.step
+        handle = StepHandle(self, ticket[0])
+        self._unread.append(weakref.ref(handle))
+        return handle
+
+    def _param_table(self, c_config):
+        info = self.library.ffi.new("llmc_param *")
+        for index in range(self.constant("LLMC_NUM_PARAMS")):
+            self.library.call("llmc_param_info", c_config, index, info)
+            yield _native.as_dict(self.library.ffi, info[0])
+
+
+def _c_config(ffi, config):
+    if not isinstance(config, GPT2Config):
+        raise InvalidArgument(f"config must be a GPT2Config, got {config!r:.80}")
+    fields = {name: getattr(config, name) for name in options.names("llmc_config")}
+    return ffi.new("llmc_config *", fields)
+
+
+def _c_options(library, ordinal, given):
+    filled = library.ffi.new("llmc_options *")
+    library.plain("llmc_options_default", filled)
+    options.fill(filled, given)
+    filled.device = ordinal
+    return filled
