@@ -7,8 +7,11 @@
 #include <cstdio>
 #include <cstring>
 
-#include "attention.h"
 #include "lane.cuh"
+
+// nvcc's list of architectures, as in 800,900
+#define TO_TEXT(...) TO_TEXT_(__VA_ARGS__)
+#define TO_TEXT_(...) #__VA_ARGS__
 
 namespace llmc {
 
@@ -23,7 +26,7 @@ llmc_device device_info(int device) {
     cudaDeviceProp p;
     cuda_check(cudaGetDeviceProperties(&p, device), "reading device properties");
     llmc_device info{};
-    std::snprintf(info.name, sizeof info.name, "%s", p.name);
+    std::snprintf(info.name, sizeof info.name, "%.127s", p.name);
     // 8-4-4-4-12 hexadecimal digits behind "GPU-": the form NVML and nvidia-smi use.
     char *at = info.uuid + std::snprintf(info.uuid, sizeof info.uuid, "GPU-");
     for (int i = 0; i < 16; i++) {
@@ -47,9 +50,8 @@ std::string build_info() {
     cudaRuntimeGetVersion(&runtime);
     if (cudaDriverGetVersion(&driver) != cudaSuccess) cudaGetLastError();
     char text[512];
-    std::snprintf(text, sizeof text, "CUDA runtime %d.%d (nvcc %d.%d), driver supports %d.%d, cuBLASLt %zu, %s, code for sm_" LLMC_ARCHS, runtime / 1000,
-                  runtime % 1000 / 10, __CUDACC_VER_MAJOR__, __CUDACC_VER_MINOR__, driver / 1000, driver % 1000 / 10, cublasLtGetVersion(),
-                  attention_library().c_str());
+    std::snprintf(text, sizeof text, "CUDA runtime %d.%d (nvcc %d.%d, code for %s), driver supports %d.%d, cuBLASLt %zu", runtime / 1000, runtime % 1000 / 10,
+                  __CUDACC_VER_MAJOR__, __CUDACC_VER_MINOR__, TO_TEXT(__CUDA_ARCH_LIST__), driver / 1000, driver % 1000 / 10, cublasLtGetVersion());
     return text;
 }
 

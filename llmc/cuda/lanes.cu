@@ -5,11 +5,15 @@
 // body are ordinary forks and joins of the capture.
 #include "../lanes.h"
 
+#include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <map>
 #include <set>
 #include <thread>
+#include <utility>
 
+#include "../device.h"
 #include "../ops.h"
 #include "lane.cuh"
 
