@@ -53,9 +53,11 @@ def prepare(sources=None, tokenizer="bytes", folder=None, val_fraction=0.1, shar
 
     sources: None for the help topics that come with Python, else a text file, a glob pattern or a list of
     files. tokenizer: a Tokenizer or what load_tokenizer takes. Held out for validation is val_fraction of
-    the bytes: whole documents spread over all of them or, where these are too few, the end of each. The result depends on nothing but contents,
-    tokenizer and options; it is looked up by their hash, checked, and made again where files are missing
-    or damaged. Runs that prepare the same data at the same time write the same bytes and do no harm.
+    the bytes: whole documents spread over all of them or, where these are too few, the end of each.
+
+    The result depends on nothing but contents, tokenizer and options; it is looked up by their hash, checked,
+    and made again where files are missing or damaged. Runs that prepare the same data at the same time write
+    the same bytes and do no harm.
 
     Raises InvalidArgument for unusable options or text, Unavailable when the cache cannot be written.
     """

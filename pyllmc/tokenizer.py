@@ -110,7 +110,8 @@ def _cached_gpt2():
     except Exception as error:  # whatever the import, the cache or the network has raised
         raise Unavailable(
             f"the GPT-2 vocabulary could not be loaded ({type(error).__name__}): set TIKTOKEN_CACHE_DIR "
-            'to a folder that holds it, load it once with network access, name a gpt2_tokenizer.bin, or use "bytes"'
+            "to a folder that holds it, load it once with network access, name a gpt2_tokenizer.bin, or "
+            'use "bytes"'
         ) from error
 
 
