@@ -1,0 +1,148 @@
+// linear.cu - the matrix products of a linear layer, by cuBLASLt (linear_plan.h), and what goes around them.
+//
+//   out (N,OC) = inp (N,C) w(OC,C)^T + b        dinp (N,C) = dout (N,OC) w
+//   dw (OC,C) into= dout^T inp                  db (OC) into= column sums of dout
+// 2*N*C*OC FLOP each; X in and out, fp32 (or TF32) inside; deterministic.
+//
+// Epilogues that save a pass over memory, and what runs where the library has none for the shape:
+//   bias                fp32, bf16   bias written into out first, the product added to it
+//   gelu, gelu'         bf16         gelu.cu over the stored pre-activation (N*OC*4 bytes, 6 for the slope)
+//   bias gradient       bf16         column_sum.cu (N*OC*2 bytes)
+// fp32 does the last two by its own kernels always: the library does not say how exact its tanh is
+// (ours: 1e-6), and under TF32 it would sum rounded values. LinearState::notes tells of fallbacks.
+#include <algorithm>
+
+#include "column_sum.h"
+#include "lane.cuh"
+#include "linear.h"
+#include "linear_plan.h"
+#include "pack.cuh"
+
+namespace llmc {
+namespace {
+
+constexpr int THREADS = 256;
+
+template <class X>
+constexpr bool fuses_more_than_bias = sizeof(X) == 2;
+
+void check_sizes(const char *op, int N, int C, int OC) {
+    if (N < 0 || C < 1 || OC < 1) fail(LLMC_INVALID, "%s: N %d, C %d, OC %d, expected N >= 0, C >= 1, OC >= 1", op, N, C, OC);
+}
+
+// False, and nothing is enqueued, where the epilogue is missing or was found slower.
+template <class X>
+bool try_product(Lane &lane, const ProductShape &shape, const Operands &operands) {
+    LinearState &state = linear_state(lane);
+    ProductPlan &plan = state.plan(lane, shape, operands, cuda_type<X>());
+    if (!plan.available || plan.refused) return false;
+    state.run(lane, plan, operands);
+    return true;
+}
+
+template <class X>
+void product(Lane &lane, const ProductShape &shape, const Operands &operands) {
+    if (!try_product<X>(lane, shape, operands))
+        fail(LLMC_UNAVAILABLE, "linear: cuBLASLt has no algorithm for the %s", describe(shape, cuda_type<X>()).c_str());
+}
+
+template <class X>
+__global__ void __launch_bounds__(THREADS) repeat_row(X *out, const X *row, int64_t n, int OC) {
+    const int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x;
+    if (i < n) out[i] = row[i % OC];
+}
+
+template <class X>
+__global__ void __launch_bounds__(THREADS) add_vector(X *sum, const X *term, int n) {
+    const int i = blockIdx.x * THREADS + threadIdx.x;
+    if (i < n) sum[i] = from_float<X>(to_float(sum[i]) + to_float(term[i]));
+}
+
+}  // namespace
+
+template <class X>
+void linear_forward(Lane &lane, X *out, const X *inp, const X *w, const X *b, int N, int C, int OC) {
+    check_sizes("linear_forward", N, C, OC);
+    if (N == 0) return;
+    const Operands operands{w, inp, out, b};
+    if (!b) return product<X>(lane, {Product::FORWARD, Epilogue::NONE, Into::ASSIGN, N, C, OC}, operands);
+    if (try_product<X>(lane, {Product::FORWARD, Epilogue::BIAS, Into::ASSIGN, N, C, OC}, operands)) return;
+    const int64_t n = int64_t(N) * OC;
+    repeat_row<<<unsigned(ceil_div(n, THREADS)), THREADS, 0, lane.stream>>>(out, b, n, OC);
+    launch_check("linear_forward: bias");
+    product<X>(lane, {Product::FORWARD, Epilogue::NONE, Into::ADD, N, C, OC}, {w, inp, out});
+}
+
+template <class X>
+void linear_gelu_forward(Lane &lane, X *out, X *pre, const X *inp, const X *w, const X *b, int N, int C, int OC) {
+    check_sizes("linear_gelu_forward", N, C, OC);
+    if (N == 0) return;
+    if constexpr (fuses_more_than_bias<X>) {
+        const Epilogue epilogue = b ? Epilogue::GELU_BIAS : Epilogue::GELU;
+        if (try_product<X>(lane, {Product::FORWARD, epilogue, Into::ASSIGN, N, C, OC}, {w, inp, out, b, pre})) return;
+    }
+    linear_forward(lane, pre, inp, w, b, N, C, OC);
+    gelu_forward(lane, out, pre, int64_t(N) * OC);
+}
+
+template <class X>
+void linear_backward_input(Lane &lane, X *dinp, const X *dout, const X *w, int N, int C, int OC) {
+    check_sizes("linear_backward_input", N, C, OC);
+    if (N == 0) return;
+    product<X>(lane, {Product::BACKWARD_INPUT, Epilogue::NONE, Into::ASSIGN, N, C, OC}, {w, dout, dinp});
+}
+
+template <class X>
+void linear_gelu_backward_input(Lane &lane, X *dpre, const X *dout, const X *w, const X *pre, int N, int C, int OC) {
+    check_sizes("linear_gelu_backward_input", N, C, OC);
+    if (N == 0) return;
+    if constexpr (fuses_more_than_bias<X>)
+        if (try_product<X>(lane, {Product::BACKWARD_INPUT, Epilogue::GELU_SLOPE, Into::ASSIGN, N, C, OC}, {w, dout, dpre, nullptr, pre})) return;
+    linear_backward_input(lane, dpre, dout, w, N, C, OC);
+    gelu_backward(lane, dpre, dpre, pre, int64_t(N) * C);
+}
+
+template <class X>
+void linear_backward_weight(Lane &lane, X *dw, X *db, void *scratch, const X *dout, const X *inp, int N, int C, int OC, Into into) {
+    check_sizes("linear_backward_weight", N, C, OC);
+    if (N == 0) {  // a sum of nothing
+        if (into == Into::ADD) return;
+        cuda_check(cudaMemsetAsync(dw, 0, size_t(OC) * C * sizeof(X), lane.stream), "linear_backward_weight: zero dw");
+        if (db) cuda_check(cudaMemsetAsync(db, 0, size_t(OC) * sizeof(X), lane.stream), "linear_backward_weight: zero db");
+        return;
+    }
+    if (db) {
+        if constexpr (fuses_more_than_bias<X>) {  // the epilogue assigns only
+            X *const gradient = into == Into::ADD ? static_cast<X *>(scratch) : db;
+            if (try_product<X>(lane, {Product::BACKWARD_WEIGHT, Epilogue::BIAS_GRADIENT, into, N, C, OC}, {inp, dout, dw, gradient})) {
+                if (into == Into::ASSIGN) return;
+                add_vector<<<unsigned(ceil_div(OC, THREADS)), THREADS, 0, lane.stream>>>(db, gradient, OC);
+                return launch_check("linear_backward_weight: bias");
+            }
+        }
+        column_sum(lane, db, scratch, dout, N, OC, into);
+    }
+    product<X>(lane, {Product::BACKWARD_WEIGHT, Epilogue::NONE, into, N, C, OC}, {inp, dout, dw});
+}
+
+size_t linear_scratch_bytes(int N, int OC) { return column_sum_bytes(N, OC); }
+
+void linear_prepare(Lane &lane) { linear_state(lane); }
+
+std::string linear_take_notes(Lane &lane) {
+    std::string notes;
+    if (lane.blas) std::swap(notes, linear_state(lane).notes);
+    return notes;
+}
+
+#define INSTANTIATE(X)                                                                                                       \
+    template void linear_forward(Lane &, X *, const X *, const X *, const X *, int, int, int);                               \
+    template void linear_gelu_forward(Lane &, X *, X *, const X *, const X *, const X *, int, int, int);                     \
+    template void linear_backward_input(Lane &, X *, const X *, const X *, int, int, int);                                   \
+    template void linear_gelu_backward_input(Lane &, X *, const X *, const X *, const X *, int, int, int);                   \
+    template void linear_backward_weight(Lane &, X *, X *, void *, const X *, const X *, int, int, int, Into);
+INSTANTIATE(float)
+INSTANTIATE(bf16)
+#undef INSTANTIATE
+
+}  // namespace llmc

@@ -1,0 +1,40 @@
+// linear.h (CUDA) - what the engine asks of linear.cu beside ops.h, at create and never inside a step:
+// make the library handle, choose algorithms by timing, hear of fallbacks.
+#pragma once
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "../ops.h"
+
+namespace llmc {
+
+enum class LinearOp { FORWARD, GELU_FORWARD, BACKWARD_INPUT, GELU_BACKWARD_INPUT, BACKWARD_WEIGHT };
+
+// One call of an op of ops.h as a step will make it. bias: b or db is not null.
+struct LinearUse {
+    LinearOp op;
+    int N, C, OC;
+    bool bias;
+    Into into;  // BACKWARD_WEIGHT only
+};
+
+// Makes the lane's handle, which allocates: before any graph is captured.
+void linear_prepare(Lane &);
+
+// Runs every use on noise in scratch, with every algorithm the library proposes (8 at most), and keeps the
+// fastest for this lane; for a bias gradient also tries the sum as a kernel of its own. Takes about 40
+// runs a use and waits for the lane. A deterministic lane keeps the library's first proposal, because timing
+// would pick differently from run to run; each use still runs once, so that nothing is loaded
+// later. Applies to pointers aligned to 16 bytes. A use that does not fit scratch is passed over.
+// Returns a line a use: time of the first proposal, time of the choice.
+template <class X>
+std::string linear_tune(Lane &, const std::vector<LinearUse> &uses, void *scratch, size_t scratch_bytes);
+// Scratch for the largest use. With more, copies take turns so that operands come from memory, not from L2.
+template <class X>
+size_t linear_tune_bytes(const std::vector<LinearUse> &uses);
+
+// What runs differently from what was asked for, a sentence a line, since the last call.
+std::string linear_take_notes(Lane &);
+
+}  // namespace llmc
