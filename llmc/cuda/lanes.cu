@@ -17,6 +17,14 @@
 #include "../ops.h"
 #include "lane.cuh"
 
+// Names and ranges for profilers. Header-only; without a profiler a range costs a few nanoseconds.
+#if __has_include(<nvtx3/nvToolsExtCudaRt.h>)
+#include <nvtx3/nvToolsExtCudaRt.h>
+#define LLMC_NVTX 1
+#else
+#define LLMC_NVTX 0
+#endif
+
 namespace llmc {
 
 namespace {
@@ -34,6 +42,39 @@ EventPtr make_event(unsigned flags) {
     cudaEvent_t e = nullptr;
     cuda_check(cudaEventCreateWithFlags(&e, flags), "creating an event");
     return EventPtr(e);
+}
+
+void name_stream(cudaStream_t stream, const char *name) {
+#if LLMC_NVTX
+    nvtxNameCudaStreamA(stream, name);
+#else
+    (void)stream, (void)name;
+#endif
+}
+
+// The host's time to enqueue something, as profilers show it beside the device's.
+struct HostRange {
+    explicit HostRange(const char *name) {
+#if LLMC_NVTX
+        nvtxRangePushA(name);
+#else
+        (void)name;
+#endif
+    }
+    ~HostRange() {
+#if LLMC_NVTX
+        nvtxRangePop();
+#endif
+    }
+};
+
+const char *name_of(GraphKey::Kind kind) {
+    switch (kind) {
+        case GraphKey::MICRO_STEP: return "micro-step";
+        case GraphKey::UPDATE: return "update";
+        case GraphKey::EVAL: return "evaluation";
+    }
+    return "";
 }
 
 struct GraphDestroy {
@@ -126,6 +167,7 @@ Lanes::Lanes(const llmc_options &options) : state_(new State) {
         // The short lanes go first: they are all somebody waits for, compute is what they hide behind.
         const int priority = i == COMPUTE ? least : greatest;
         cuda_check(cudaStreamCreateWithPriority(&s.lanes[i].stream, cudaStreamNonBlocking, priority), "creating a stream");
+        name_stream(s.lanes[i].stream, LANE_NAMES[i]);
     }
     if (options.streams == 1) {
         for (Lane &lane : s.lanes) lane.stream = s.lanes[COMPUTE].stream;
@@ -195,6 +237,7 @@ void Lanes::run(const GraphKey &key, const std::function<void()> &body) {
     State &s = *state_;
     const cudaStream_t stream = s.lanes[COMPUTE].stream;
     const bool recording = s.recording;
+    const HostRange range(name_of(key.kind));
     if (!s.graphs) return body();
     if (!recording) {
         if (const auto found = s.captured.find(key); found != s.captured.end()) {
