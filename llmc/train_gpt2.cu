@@ -85,7 +85,8 @@ class GPT2 final : public Model {
     void micro_step(int slot, int i, int n) override {
         batches.require_submitted(slot);
         if (n < 1) fail(LLMC_INVALID, "n is %d micro-steps, expected at least 1", n);
-        if (i != micro_steps_done_ || (i > 0 && n != micro_steps_of_) || i >= n) {
+        // i = 0 is always in order: it assigns, so what an interrupted caller left half done is dropped.
+        if (i < 0 || i >= n || (i > 0 && (i != micro_steps_done_ || n != micro_steps_of_))) {
             fail(LLMC_STATE, "micro-step %d of %d is out of order: %d of %d are done", i, n, micro_steps_done_, i ? micro_steps_of_ : n);
         }
         if (i == 0) {
@@ -591,7 +592,7 @@ class GPT2 final : public Model {
         in("learning_rate", h.learning_rate, 0, 1e6);
         in("beta1", h.beta1, 0, 0.9999999);
         in("beta2", h.beta2, 0, 0.9999999);
-        in("eps", h.eps, 0, 1e6);
+        in("eps", h.eps, 1e-20, 1e6);  // 0 would make 0/0 of weights that never had a gradient
         in("weight_decay", h.weight_decay, 0, 1e6);
         in("grad_clip", h.grad_clip, 0, 1e30);
         in("max_loss_z", h.max_loss_z, 0, 1e30);
