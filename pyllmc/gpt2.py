@@ -323,6 +323,12 @@ class GPT2:
             slot.submit()
         return slot
 
+    def hyper_default(self):
+        """C's default of every field of llmc_hyper, as a dict."""
+        c_hyper = self.library.ffi.new("llmc_hyper *")
+        self.library.plain("llmc_hyper_default", c_hyper)
+        return _native.as_dict(self.library.ffi, c_hyper[0])
+
     def _c_hyper(self, lr, given):
         if lr is not None:
             if "learning_rate" in given:

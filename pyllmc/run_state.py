@@ -1,0 +1,134 @@
+"""A run's checkpoints: everything that the next step depends on, out of the model and back into it.
+
+llm.c's files hold weights, moments, loader and rounding generator. What else a step looks at, the memory
+of the outlier guard and the optimizer's own count of updates, lies beside them in extra_SSSSSSSS.json.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import options, rundir
+from .atomic import atomic_write
+from .checkpoint import iter_checkpoint, peek_checkpoint
+from .errors import FormatError, InvalidArgument
+from .optimizer_state import LoaderState, OptimizerState, read_state, split_by_tensor, write_state
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What was found: the step (updates done), the loader's state or None, and remarks for the user."""
+
+    step: int
+    loader: LoaderState | None
+    notes: tuple = ()
+
+
+def extra_name(step):
+    return f"extra_{step:08d}.json"
+
+
+def save(folder, step, model, loader_state):
+    """Write the checkpoint of `step` into `folder` and return the path of its model file.
+
+    Waits for enqueued work. Each file appears complete or not at all, and the marker that declares the set
+    complete comes last: a kill at any moment leaves the previous checkpoint in charge.
+    """
+    folder, rank = Path(folder), model.options.rank
+    now, before = model.rng
+    state = OptimizerState(
+        step, model.m.values(), model.v.values(), model.master.values() if keeps_master(model) else None,
+        loader_state, model.options.world, rank, now, before,
+    )  # fmt: skip
+    write_state(folder / rundir.state_name(step, rank), state)
+    if rank == 0:
+        model.save(folder / rundir.model_name(step))
+        with atomic_write(folder / extra_name(step)) as file:
+            file.write(json.dumps({"updates": model.updates, "guard": model.guard}).encode())
+        rundir.mark_complete(folder, step)
+    return folder / rundir.model_name(step)
+
+
+def keeps_master(model):
+    """Whether the engine keeps fp32 copies of narrower weights."""
+    return bool(
+        options.word_of("precision", model.options.precision) != "fp32" and model.options.master_weights
+    )
+
+
+def find(folder, weights_only=False, world=1):
+    """(step, model path, notes) of the checkpoint to resume in `folder`; step None: there is none.
+
+    Notes say which newer ones were passed over and why. Raises InvalidArgument where there are weights
+    without optimizer state, unless weights_only asks for just those.
+    """
+    folder = Path(folder)
+    latest = rundir.find_latest_complete(folder, world)
+    notes = [f"{folder / name} passed over: {reason}" for name, reason in latest.skipped]
+    if latest.step is not None:
+        return latest.step, folder / rundir.model_name(latest.step), notes
+    weights = sorted(folder.glob("model_*.bin"))
+    if not weights:
+        return None, None, notes
+    if not weights_only:
+        raise InvalidArgument(
+            f"{weights[-1]} has no complete optimizer state beside it, so the run can't be resumed exactly; "
+            "--resume-weights-only (resume_weights_only=True) takes the weights and starts a fresh optimizer"
+        )
+    peek_checkpoint(weights[-1])
+    digits = weights[-1].stem.removeprefix("model_")
+    if not digits.isdigit():
+        raise InvalidArgument(f"{weights[-1]}: its name doesn't say the step, expected model_ and 8 digits")
+    return int(digits), weights[-1], notes
+
+
+def restore(folder, model, weights_only=False):
+    """Bring `model` to the latest checkpoint in `folder`. Returns Resumed, or None when there is none.
+
+    Raises InvalidArgument for a model of another shape, FormatError for a damaged file.
+    """
+    world, rank = model.options.world, model.options.rank
+    step, path, notes = find(folder, weights_only, world)
+    if step is None:
+        return None
+    config, _ = peek_checkpoint(path)
+    if config != model.config:
+        raise InvalidArgument(f"{path} holds {config}, the model is {model.config}")
+    for name, array in iter_checkpoint(path):
+        model.params[name] = array
+    if weights_only:
+        model.updates = 0
+        notes.append(f"weights only from {path}: fresh optimizer, data from its beginning")
+        return Resumed(step, None, tuple(notes))
+    state = read_state(path.parent / rundir.state_name(step, rank), config)
+    _restore_optimizer(model, state, notes)
+    model.rng, model.updates = state.rounding, step
+    extra = path.parent / extra_name(step)
+    if extra.exists():
+        _restore_extra(model, extra)
+    return Resumed(step, state.loader, tuple(notes))
+
+
+def _restore_optimizer(model, state, notes):
+    for name, array in split_by_tensor(state.m, model.config).items():
+        model.m[name] = array
+    for name, array in split_by_tensor(state.v, model.config).items():
+        model.v[name] = array
+    if state.master is None:
+        if keeps_master(model):
+            notes.append("the checkpoint has no master weights: they start from the stored weights")
+        return
+    wanted = "master weights" if keeps_master(model) else "weights, in place of their rounded copy"
+    if not keeps_master(model):
+        notes.append(f"the checkpoint's master weights are taken as {wanted}")
+    target = model.master if keeps_master(model) else model.params
+    for name, array in split_by_tensor(state.master, model.config).items():
+        target[name] = array
+
+
+def _restore_extra(model, path):
+    try:
+        values = json.loads(path.read_bytes())
+        model.updates, model.guard = int(values["updates"]), values["guard"]
+    except (ValueError, LookupError, TypeError, InvalidArgument) as error:
+        raise FormatError(f"{path}: not the extra state of a checkpoint: {error}") from None

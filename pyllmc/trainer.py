@@ -1,0 +1,303 @@
+"""The training loop: what happens between updates, and in which order."""
+
+import contextlib
+import logging
+import math
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import flops, run_state
+from .errors import InvalidArgument, LlmcError
+from .feed import Feed
+from .rundir import JsonLog, MainLog
+from .schedule import Schedule
+from .settings import Settings
+
+JSON_LOG = "log.jsonl"
+log = logging.getLogger("pyllmc")
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One update, for people. step counts from 0; ms: wall time since the one before; tok_s: tokens per
+    second; host_ms: the part of ms that was spent outside the engine; mfu: utilisation, None if unknown;
+    skipped: None, or why the weights were left alone."""
+
+    step: int
+    loss: float
+    norm: float
+    lr: float
+    ms: float
+    tok_s: float
+    host_ms: float
+    mfu: float | None
+    skipped: str | None
+
+
+@dataclass
+class RunResult:
+    """status: "finished", or "already complete" when the resumed run had nothing left to do. step: updates
+    done in all. loss, val_loss: the last ones, None if there are none. host_share: of the time of all steps,
+    the part outside the engine. skipped: updates that were skipped. warnings: what failed after the end."""
+
+    status: str
+    first_step: int
+    step: int
+    loss: float | None = None
+    val_loss: float | None = None
+    checkpoint: Path | None = None
+    skipped: int = 0
+    host_share: float | None = None
+    warnings: tuple = ()
+
+
+class Callbacks:
+    """What a trainer tells. Override what you need; each is called in the thread that runs the trainer."""
+
+    def on_step(self, report):
+        """A StepReport; with a result lag, that many updates late."""
+
+    def on_validation(self, step, loss):
+        """Mean loss on the validation data before update `step`."""
+
+    def on_sample(self, step, ids):
+        """Ids that the model drew, the prompt not among them."""
+
+    def on_checkpoint(self, step, path):
+        """The model file of a complete checkpoint."""
+
+    def on_note(self, text):
+        """A sentence: the engine fell back, a resumed run lacked something, an optional part failed."""
+
+
+class Trainer:
+    """Trains `model` on the batches of a TokenLoader, whose B and T are the model's.
+
+    val_loader is used for validation only. callbacks: Callbacks objects. The other keywords are the fields
+    of Settings. Everything is checked, and a resumed state is loaded, before the constructor returns: then
+    first_step, steps and schedule say what run() will do.
+    """
+
+    def __init__(self, model, train_loader, val_loader=None, *, callbacks=(), **settings):
+        self.settings = chosen = Settings.checked(settings)
+        self.model, self.loader, self.val_loader = model, train_loader, val_loader
+        self.callbacks = tuple(callbacks)
+        for name, loader in (("train_loader", train_loader), ("val_loader", val_loader)):
+            if loader is not None and (loader.B, loader.T) != (model.batch, model.seq_len):
+                raise InvalidArgument(
+                    f"{name} serves B {loader.B}, T {loader.T}; the model takes B {model.batch}, "
+                    f"T {model.seq_len}"
+                )
+        world = model.options.world
+        self.micro_batches = chosen.micro_batches(model.batch, model.seq_len, world)
+        self.tokens_per_step = self.micro_batches * model.batch * model.seq_len * world
+        self.steps = chosen.steps or max(1, train_loader.num_batches // self.micro_batches)
+        lr = model.hyper_default()["learning_rate"] if chosen.lr is None else chosen.lr
+        self.schedule = Schedule(chosen.schedule, lr, self.steps, chosen.warmup, chosen.final_fraction)
+        self.result_lag = chosen.result_lag
+        if self.result_lag is None:
+            self.result_lag = 0 if model.library.backend == "cpu" else 1
+        self.first_step, self._notes, self._resumed_at = 0, [], None
+        if chosen.run_dir is not None:
+            self._take_folder(Path(chosen.run_dir))
+        self._position = train_loader.state()  # the loader's, after the last batch that was trained on
+        self._pending = deque()  # (step, learning rate, handle) of updates whose results weren't read
+        self._mark = self._engine_s = 0.0
+        self._step_s = self._host_s = 0.0
+        self._result = RunResult("finished", self.first_step, self.first_step)
+
+    def run(self):
+        """Train to the last step and return a RunResult.
+
+        However it ends, no thread is left, every slot is given back, and the train loader stands where the
+        training got to. What was due is on disk before anything optional (the last validation and sample) is
+        tried; a failure there becomes a warning.
+        """
+        if self.first_step >= self.steps:
+            self._result.status = "already complete"
+            return self._result
+        with contextlib.ExitStack() as stack:
+            self._open(stack)
+            self._tell_notes()
+            self._mark = time.perf_counter()
+            for step in range(self.first_step, self.steps):
+                self._between(step)
+                self._advance(step)
+                if step == self.first_step:
+                    self._notes += self.model.notes()
+                    self._tell_notes()
+            self._read_results(0)
+            self._finish()
+        if self._step_s:
+            self._result.host_share = self._host_s / self._step_s
+        return self._result
+
+    # -- start and end -------------------------------------------------------------------------------
+
+    def _take_folder(self, folder):
+        if not self.settings.resume:
+            check_unused(folder)
+            return
+        found = run_state.restore(folder, self.model, self.settings.resume_weights_only)
+        if found is None:
+            self._notes.append(f"{folder} has no complete checkpoint: the run starts from its beginning")
+            return
+        self.first_step = self._resumed_at = found.step
+        self._notes += [*found.notes, f"resumed from step {found.step}"]
+        if found.loader is not None:
+            self.loader.restore(found.loader)
+
+    def _open(self, stack):
+        self._main_log = self._json_log = None
+        if self.settings.run_dir is not None:
+            folder = Path(self.settings.run_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            self._main_log = stack.enter_context(contextlib.closing(MainLog(folder, self._resumed_at)))
+            self._json_log = stack.enter_context(
+                contextlib.closing(JsonLog(folder / JSON_LOG, self._resumed_at))
+            )
+        stack.callback(self._restore_loader)
+        prefetch_host = self.model.options.prefetch & self.model.constant("LLMC_PREFETCH_HOST")
+        repeat = self.micro_batches if self.settings.overfit else 0
+        self._feed = stack.enter_context(
+            Feed(self.model, self.loader, ahead=bool(prefetch_host), repeat=repeat)
+        )
+
+    def _restore_loader(self):
+        with contextlib.suppress(LlmcError):  # its file may be gone: then the next use says so
+            self.loader.restore(self._position)
+
+    def _finish(self):
+        result = self._result
+        result.step = self.steps
+        if self.settings.run_dir is not None:
+            self._save(self.steps)
+        warned = []
+        optional = (("validation", self.settings.val_every, self._validate),
+                    ("sample", self.settings.sample_every, self._sample))  # fmt: skip
+        for what, wanted, action in optional:
+            if not wanted:
+                continue
+            try:
+                action(self.steps)
+            except Exception as error:
+                warned.append(f"the last {what} failed: {type(error).__name__}: {error}")
+        result.warnings = tuple(warned)
+        self._notes += [*warned, *self.model.notes()]
+        self._tell_notes()
+
+    # -- one step and what comes before it -----------------------------------------------------------
+
+    def _between(self, step):
+        """What is due before update `step`. The checkpoint comes first: the rest may fail."""
+        due = [
+            (self.settings.checkpoint_every, self._save, step > self.first_step),
+            (self.settings.val_every, self._validate, self.val_loader is not None),
+            (self.settings.sample_every, self._sample, step > self.first_step),
+        ]
+        actions = [action for every, action, possible in due if every and possible and step % every == 0]
+        if not actions:
+            return
+        self._read_results(0)
+        for action in actions:
+            action(step)
+        self._mark, self._engine_s = time.perf_counter(), 0.0
+
+    def _advance(self, step):
+        lr = self.schedule(step)
+        position = None
+        for i in range(self.micro_batches):
+            slot, position = self._feed.get()
+            began = time.perf_counter()
+            self.model.micro_step(slot, i, self.micro_batches)
+            self._engine_s += time.perf_counter() - began
+        began = time.perf_counter()
+        handle = self.model.update(lr=lr, **self.settings.hyper)
+        self._engine_s += time.perf_counter() - began
+        self._position = position
+        self._pending.append((step, lr, handle))
+        self._read_results(self.result_lag)
+
+    def _read_results(self, leave):
+        """Read the oldest results until `leave` are left unread."""
+        while len(self._pending) > leave:
+            step, lr, handle = self._pending.popleft()
+            began = time.perf_counter()
+            found = handle.result()
+            now = time.perf_counter()
+            seconds, engine = now - self._mark, self._engine_s + now - began
+            self._mark, self._engine_s = now, 0.0
+            self._report(step, lr, found, seconds, max(seconds - engine, 0.0))
+
+    def _report(self, step, lr, found, seconds, host):
+        self._step_s += seconds
+        self._host_s += host
+        speed = self.tokens_per_step / seconds if seconds else math.nan
+        config, T = self.model.config, self.model.seq_len
+        mfu = flops.utilisation(config, T, speed / self.model.options.world, self.settings.peak_tflops)
+        report = StepReport(
+            step, found.loss, found.grad_norm, lr, seconds * 1e3, speed, host * 1e3, mfu, found.skipped
+        )
+        self._result.loss, self._result.step = found.loss, step + 1
+        self._result.skipped += found.skipped is not None
+        if self._main_log:
+            self._main_log.train(step, found.loss, lr, found.grad_norm)
+            self._json_log.write(
+                step, kind="train", loss=found.loss, norm=found.grad_norm, lr=lr, ms=report.ms,
+                tok_s=report.tok_s, host_ms=report.host_ms, skipped=found.skipped, time=time.time(),
+            )  # fmt: skip
+        self._tell("on_step", report)
+
+    def _validate(self, step):
+        if self.val_loader is None:
+            return
+        loader, count = self.val_loader, self.settings.val_batches
+        count = loader.num_batches if count < 0 else min(count, loader.num_batches)
+        loader.reset()
+        losses = []
+        with Feed(self.model, loader, ahead=False) as feed:
+            for _ in range(count):
+                slot, _ = feed.get()
+                losses.append(self.model.eval_slot(slot))
+        mean = math.fsum(losses) / count
+        self._result.val_loss = mean
+        if self._main_log:
+            self._main_log.validation(step, mean)
+            self._json_log.write(step, kind="val", val_loss=mean, time=time.time())
+        self._tell("on_validation", step, mean)
+
+    def _sample(self, step):
+        chosen = self.settings
+        prompt = chosen.prompt or (self.model.config.vocab - 1,)
+        self._tell("on_sample", step, self.model.generate(prompt, chosen.sample_tokens, **chosen.sample))
+
+    def _save(self, step):
+        path = run_state.save(self.settings.run_dir, step, self.model, self._position)
+        self._result.checkpoint = path
+        self._tell("on_checkpoint", step, path)
+
+    # -- telling -------------------------------------------------------------------------------------
+
+    def _tell(self, event, *details):
+        for listener in self.callbacks:
+            getattr(listener, event)(*details)
+
+    def _tell_notes(self):
+        notes, self._notes = self._notes, []
+        for text in notes:
+            if not self.callbacks:
+                log.warning("%s", text)
+            self._tell("on_note", text)
+
+
+def check_unused(folder):
+    """Raise InvalidArgument when `folder` already holds a run, which a new one would damage."""
+    folder = Path(folder)
+    for pattern in ("main.log", JSON_LOG, "model_*.bin", "state_*.bin", "DONE_*"):
+        found = next(folder.glob(pattern), None)
+        if found:
+            raise InvalidArgument(
+                f"{folder} already holds a run ({found.name}): resume it (-y 1), or name another folder (-o)"
+            )
