@@ -146,8 +146,11 @@ def test_resumed_logs_never_repeat_a_step(tmp_path):
 def test_a_log_cut_off_by_a_crash(tmp_path):
     write_steps(MainLog(tmp_path), range(3))
     path = tmp_path / "main.log"
-    path.write_text(path.read_text() + "s:3 trl:5.9")
-    assert [row[0] for row in read_main_log(path)["trl"]] == [0, 1, 2]
+    whole = path.read_text()
+    for rest in ("s:3 trl:5.9", "s:3 trl:5.9700 lr:0.001000 norm:2", "s:3 tel:4."):  # some look complete
+        path.write_text(whole + rest)
+        read = read_main_log(path)
+        assert [row[0] for row in read["trl"]] == [0, 1, 2] and len(read["tel"]) == 1
     write_steps(MainLog(tmp_path, resume_step=3), [3])
     assert [row[0] for row in read_main_log(path)["trl"]] == [0, 1, 2, 3]
 

@@ -80,11 +80,9 @@ def test_find_shards_sorts_and_takes_names_literally(tmp_path):
     assert [path.name for path in find_shards([tmp_path / "b.bin", tmp_path / "a.bin"])] == ["b.bin", "a.bin"]
 
 
-@settings(deadline=None)
-@given(
-    parts=st.lists(st.integers(0, 60), min_size=1, max_size=8),
-    size=st.integers(1, 12),
-)
+# few examples of few shards: each shard waits for the disk
+@settings(deadline=None, max_examples=30)
+@given(parts=st.lists(st.integers(0, 20), min_size=1, max_size=5), size=st.integers(2, 12))
 def test_shards_join_to_the_stream(tmp_path_factory, parts, size):
     folder = tmp_path_factory.mktemp("writer")
     stream = np.arange(sum(parts), dtype=np.uint16)
@@ -108,6 +106,13 @@ def test_an_exception_leaves_nothing_behind(tmp_path):
         raise RuntimeError
     assert (tmp_path / "a").read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_unfinished_file_is_hidden_and_in_the_same_folder(tmp_path):
+    with atomic_write(tmp_path / "a.bin"):
+        (unfinished,) = tmp_path.iterdir()
+        assert unfinished.name.startswith(".") and not list(tmp_path.glob("*.bin"))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
 
 
 def test_a_finished_file_has_ordinary_permissions(tmp_path):
