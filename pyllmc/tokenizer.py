@@ -31,17 +31,21 @@ class Tokenizer:
 
     def encode(self, text):
         """Token ids of a string, uint32 (n,). No end-of-text is added."""
-        if self.name == "bytes":
-            return self.encode_bytes(text.encode())
+        return np.asarray(self.encoding.encode_to_numpy(text, disallowed_special=()), np.uint32)
+
+    @property
+    def encoding(self):
+        """The tiktoken.Encoding of this vocabulary. Raises Unavailable for a table that can only decode."""
         if self._encoding is None:
             self._encoding = _build_encoding(self)
-        return np.asarray(self._encoding.encode_to_numpy(text, disallowed_special=()), np.uint32)
+        return self._encoding
 
     def encode_bytes(self, raw):
         """Token ids of UTF-8 bytes, uint32 (n,); the vocabulary "bytes" takes any bytes.
 
         Raises UnicodeDecodeError with the position of what is no UTF-8.
         """
+        # A byte is its own id, so this is what the encoding would give, text or not.
         if self.name == "bytes":
             return np.frombuffer(raw, np.uint8).astype(np.uint32)
         return self.encode(str(raw, "utf-8"))

@@ -158,3 +158,13 @@ def test_no_vocabulary_and_no_network_is_one_sentence(tmp_path):
     last = run.stderr.strip().splitlines()[-1]
     assert last.startswith("pyllmc.errors.Unavailable: the GPT-2 vocabulary could not be loaded")
     assert "TIKTOKEN_CACHE_DIR" in last and "gpt2_tokenizer.bin" in last
+
+
+def test_the_byte_vocabulary_is_an_encoding_of_257_tokens():
+    tokenizer = load_tokenizer("bytes")
+    assert tokenizer.encoding.n_vocab == 257
+    assert tokenizer.encoding.eot_token == tokenizer.eot == 256
+    text = "naïve φ∀ 🤗\n  two  spaces, 3.14 it's <|endoftext|>"
+    raw = text.encode()
+    assert tokenizer.encode(text).tolist() == tokenizer.encode_bytes(raw).tolist() == list(raw)
+    assert tokenizer.encoding.encode("<|endoftext|>", allowed_special="all") == [256]
