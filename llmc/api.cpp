@@ -160,6 +160,7 @@ void llmc_options_default(llmc_options *options) {
     options->tf32 = 1;
     options->recompute = 0;
     options->attention = LLMC_ATTENTION_AUTO;
+    options->tune = 1;
     options->head_chunks = 1;
     options->streams = 4;
     options->graph = 1;

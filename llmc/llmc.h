@@ -77,6 +77,8 @@ typedef struct {
     int32_t recompute;       /* backward recomputes: 0 nothing, 1 GELU, 2 GELU and LayerNorm */
     int32_t gelu_fusion;     /* GELU inside the matrix products: 0 off, 1 forward, 2 and backward */
     int32_t attention;       /* LLMC_ATTENTION_* */
+    int32_t tune;            /* time the library's matrix-product algorithms at create and keep the fastest;
+                                not with deterministic, where every run must choose alike */
     int32_t head_chunks;     /* classify B*T rows in this many pieces; logits memory shrinks alike */
     int32_t deterministic;   /* same bits from every run and every combination of the switches below */
     int32_t streams;         /* 4: a lane each for inputs, targets, compute, loss; 1: all in one */

@@ -90,6 +90,7 @@ void check_options(const llmc_config &c, const llmc_options &o) {
     check_range("options.recompute", o.recompute, 0, 2);
     check_range("options.gelu_fusion", o.gelu_fusion, 0, 2);
     check_range("options.attention", o.attention, LLMC_ATTENTION_AUTO, LLMC_ATTENTION_OWN);
+    check_range("options.tune", o.tune, 0, 1);
     check_range("options.head_chunks", o.head_chunks, 1, int64_t(o.batch) * o.seq_len);
     check_range("options.deterministic", o.deterministic, 0, 1);
     if (o.streams != 1 && o.streams != 4) fail(LLMC_INVALID, "options.streams is %d, expected 1 or 4", o.streams);
