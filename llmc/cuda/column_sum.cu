@@ -72,7 +72,11 @@ __global__ void __launch_bounds__(WARPS * 32) sum_partials(X *sums, const float 
 
 }  // namespace
 
-size_t column_sum_bytes(int N, int OC) { return size_t(slices(N, OC)) * std::max(OC, 0) * sizeof(float); }
+// A bound on slices * OC that grows with N and OC, so that room for the largest layer is room for all.
+size_t column_sum_bytes(int N, int OC) {
+    const int64_t columns = std::max(OC, 0), most_slices = std::max<int64_t>(1, ceil_div(N, 64));
+    return size_t(std::min(most_slices * columns, 1024 * 256 + columns)) * sizeof(float);
+}
 
 template <class X>
 void column_sum(Lane &lane, X *sums, void *scratch, const X *matrix, int N, int OC, Into into) {

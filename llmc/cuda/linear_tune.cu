@@ -45,13 +45,13 @@ class Bench {
   public:
     explicit Bench(const LinearUse &u) : use_(u) {
         const int64_t in = int64_t(u.N) * u.C, out = int64_t(u.N) * u.OC;
-        const int64_t counts[] = {in, out, int64_t(u.OC) * u.C, u.OC, std::max(in, out)};
+        const int64_t pre = u.op == LinearOp::GELU_FORWARD ? out : u.op == LinearOp::GELU_BACKWARD_INPUT ? in : 0;
+        const int64_t sums = u.op == LinearOp::BACKWARD_WEIGHT && u.bias ? int64_t(linear_scratch_bytes(u.N, u.OC)) : 0;
+        const int64_t sizes[] = {in, out, int64_t(u.OC) * u.C, u.bias ? u.OC : 0, pre, ceil_div(sums, sizeof(X))};
         for (int t = 0; t < TENSORS; t++) {
             offset_[t] = bytes_;
-            bytes_ += ceil_div(counts[t] * int64_t(sizeof(X)), 256) * 256;
+            bytes_ += ceil_div(sizes[t] * int64_t(sizeof(X)), 256) * 256;
         }
-        offset_[SCRATCH] = bytes_;
-        bytes_ += ceil_div(int64_t(linear_scratch_bytes(u.N, u.OC)), 256) * 256;
     }
     int64_t bytes() const { return bytes_; }
 
@@ -73,7 +73,7 @@ class Bench {
         case LinearOp::GELU_FORWARD: return linear_gelu_forward(lane, out, pre, inp, w, b, N, C, OC);
         case LinearOp::BACKWARD_INPUT: return linear_backward_input(lane, inp, out, w, N, C, OC);
         case LinearOp::GELU_BACKWARD_INPUT: return linear_gelu_backward_input(lane, inp, out, w, pre, N, C, OC);
-        case LinearOp::BACKWARD_WEIGHT: return linear_backward_weight(lane, w, b, copy + offset_[SCRATCH], out, inp, N, C, OC, use_.into);
+        case LinearOp::BACKWARD_WEIGHT: return linear_backward_weight(lane, w, b, tensor(SUMS), out, inp, N, C, OC, use_.into);
         }
     }
 
@@ -86,9 +86,9 @@ class Bench {
     }
 
   private:
-    enum { INP, OUT, W, B, PRE, TENSORS, SCRATCH = TENSORS };
+    enum { INP, OUT, W, B, PRE, SUMS, TENSORS };
     LinearUse use_;
-    int64_t offset_[TENSORS + 1] = {}, bytes_ = 0;
+    int64_t offset_[TENSORS] = {}, bytes_ = 0;
     char *base_ = nullptr;
     int copies_ = 1;
 };
