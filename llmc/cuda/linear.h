@@ -23,11 +23,11 @@ struct LinearUse {
 void linear_prepare(Lane &);
 
 // Runs every use on noise in scratch, with every algorithm the library proposes (8 at most), and keeps the
-// fastest for this lane; for a bias gradient also tries the sum as a kernel of its own. Takes about 40
-// runs a use and waits for the lane. A deterministic lane keeps the library's first proposal, because timing
-// would pick differently from run to run; each use still runs once, so that nothing is loaded
-// later. Applies to pointers aligned to 16 bytes. A use that does not fit scratch is passed over.
-// Returns a line a use: time of the first proposal, time of the choice.
+// fastest for this lane; for a bias gradient also tries the sum as a kernel of its own. Each proposal
+// takes 4 runs or 3 ms, whichever is longer; waits for the lane. A deterministic lane keeps the library's
+// first proposal, because timing would pick differently from run to run; each use still runs once, so
+// that no kernel is loaded later. Counts for pointers aligned to 16 bytes, as an engine's are. A use that
+// does not fit scratch is passed over. Returns a line a use: time of the first proposal and of the choice.
 template <class X>
 std::string linear_tune(Lane &, const std::vector<LinearUse> &uses, void *scratch, size_t scratch_bytes);
 // Scratch for the largest use. With more, copies take turns so that operands come from memory, not from L2.

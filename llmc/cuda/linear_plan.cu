@@ -13,8 +13,10 @@ namespace {
 
 void blas_check(cublasStatus_t status, const char *what) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
-    fail(status == CUBLAS_STATUS_ALLOC_FAILED ? LLMC_NO_MEMORY : LLMC_DEVICE, "%s: cuBLASLt status %d (%s)", what, int(status),
-         cublasLtGetStatusString(status));
+    const llmc_status ours = status == CUBLAS_STATUS_ALLOC_FAILED    ? LLMC_NO_MEMORY
+                             : status == CUBLAS_STATUS_NOT_SUPPORTED ? LLMC_UNAVAILABLE
+                                                                     : LLMC_DEVICE;
+    fail(ours, "%s: cuBLASLt status %d (%s)", what, int(status), cublasLtGetStatusString(status));
 }
 
 template <class T>
