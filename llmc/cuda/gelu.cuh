@@ -5,7 +5,7 @@
 //   gelu'(x) = s + x z' t / (1+t)^2,            z' = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2)
 // Unlike 1 + tanh(u), nothing cancels where tanh is near -1, and nothing overflows. That is also why
 // bf16 takes no tanh.approx: its error of 2^-11 would be 1% of gelu(-2); an exponential and a
-// reciprocal cost one special-function result more and are relatively exact everywhere.
+// reciprocal cost one special-function result more and keep a small relative error everywhere.
 // By storage type: float stays within 6e-7 of the exact value for |x| <= 10, half an ulp of the result
 // being 4.8e-7 there; bf16 is within a few 1e-6 of the value before it is rounded to 8 bits.
 #pragma once
