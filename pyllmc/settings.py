@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from . import options
 from .errors import InvalidArgument, nearest
+from .schedule import SHAPES
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class Settings:
             raise InvalidArgument(f"peak_tflops must be above 0, got {self.peak_tflops!r}")
         if self.resume and self.run_dir is None:
             raise InvalidArgument("resume needs run_dir, the folder of the run to go on with")
+        if self.schedule not in SHAPES:
+            raise InvalidArgument(f"schedule {self.schedule!r}: {nearest(self.schedule, SHAPES)}")
         options.check_names(self.hyper, "llmc_hyper", "hyper")
         for name in ("learning_rate", "step"):
             if name in self.hyper:

@@ -1,0 +1,79 @@
+"""Command lines made from tables: one row holds an option's names, kind, defaults and help."""
+
+import argparse
+from dataclasses import dataclass
+
+from .errors import nearest
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row. name: attribute of the parsed result. flags: short first. default: what holds when it isn't
+    given; None says that something further in (the engine, the model) decides, and `decided_by` says what.
+    small: the default of the small run instead. kind: converts the text; bool options take 0 or 1; a
+    `switch` takes nothing."""
+
+    name: str
+    flags: str
+    help: str
+    kind: type = str
+    default: object = None
+    decided_by: str = ""
+    small: object = None
+    metavar: str | None = None
+    switch: bool = False
+
+    def help_text(self):
+        default = self.decided_by or self.default
+        if isinstance(default, bool):
+            default = int(default)
+        parts = [] if default in (None, "") or self.switch else [f"default: {default}"]
+        if self.small is not None:
+            parts.append(f"small run: {self.small}")
+        text = f"{self.help} ({'; '.join(parts)})" if parts else self.help
+        return text.replace("%", "%%")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse over {group title: rows}. Names a near flag for a misspelt one."""
+
+    def __init__(self, groups, **keywords):
+        super().__init__(allow_abbrev=False, **keywords)
+        self._rows = [row for rows in groups.values() for row in rows]
+        for title, rows in groups.items():
+            group = self.add_argument_group(title)
+            for row in rows:
+                # SUPPRESS leaves out what wasn't given, so that defaults can depend on what was
+                common = {"dest": row.name, "default": argparse.SUPPRESS, "help": row.help_text()}
+                if row.switch:
+                    group.add_argument(*row.flags.split(), action="store_true", **common)
+                else:
+                    kind = zero_or_one if row.kind is bool else row.kind
+                    metavar = row.metavar or {int: "N", float: "X", bool: "0|1"}.get(row.kind, "TEXT")
+                    group.add_argument(*row.flags.split(), type=kind, metavar=metavar, **common)
+
+    def read(self, argv=None, is_small=None):
+        """The options as a namespace. is_small: tells from a namespace of what was given whether the
+        defaults of the small run hold. `given` holds the names that were given."""
+        given, unknown = self.parse_known_args(argv)
+        if unknown:
+            flags = [flag for row in self._rows for flag in row.flags.split()]
+            self.error(f"unknown argument {unknown[0]!r}: {nearest_flag(unknown[0], flags)}")
+        small = is_small is not None and is_small(given)
+        filled = argparse.Namespace(small=small, given=frozenset(vars(given)))
+        for row in self._rows:
+            default = row.small if small and row.small is not None else row.default
+            setattr(filled, row.name, getattr(given, row.name, False if row.switch else default))
+        return filled
+
+
+def nearest_flag(text, flags):
+    """The end of an "unknown argument" message."""
+    named = nearest(text, flags)
+    return named.split(" (known:")[0] if "did you mean" in named else "--help lists all"
+
+
+def zero_or_one(text):
+    if text not in ("0", "1"):
+        raise argparse.ArgumentTypeError(f"expected 0 or 1, got {text!r}")
+    return text == "1"

@@ -1,0 +1,103 @@
+"""What a run shows: a summary at the start, a bar or lines while it goes, texts, and a closing word."""
+
+import math
+import sys
+import time
+
+from tqdm import tqdm
+
+from .trainer import Callbacks
+
+LINE_EVERY_S = 1.0  # without a terminal: at most one step line in this time
+
+
+class Console(Callbacks):
+    """Lines on stdout, and a progress bar on stderr where that is a terminal.
+
+    tokenizer: to show samples as text; None shows ids. unigram: entropy to compare losses with, or None.
+    """
+
+    def __init__(self, tokenizer=None, unigram=None, shows_mfu=False):
+        self._tokenizer, self._unigram, self._shows_mfu = tokenizer, unigram, shows_mfu
+        self._bar, self._steps, self._last_line = None, 0, -math.inf
+
+    def start(self, first_step, steps):
+        """The run goes from `first_step` to `steps`."""
+        self._steps = steps
+        if sys.stderr.isatty():
+            self._bar = tqdm(total=steps, initial=first_step, unit="step", dynamic_ncols=True, leave=False)
+
+    def close(self):
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def line(self, text=""):
+        """Print a line without disturbing the bar."""
+        if self._bar is None:
+            print(text, flush=True)
+        else:
+            self._bar.write(text, file=sys.stdout)
+
+    def on_step(self, report):
+        text = step_text(report, self._shows_mfu)
+        if self._bar is not None:
+            self._bar.set_postfix_str(text, refresh=False)
+            self._bar.update()
+        now = time.monotonic()
+        odd = report.skipped or not math.isfinite(report.loss)
+        due = report.step == 0 or report.step + 1 == self._steps or now - self._last_line >= LINE_EVERY_S
+        if odd or (self._bar is None and due):
+            self.line(f"step {report.step + 1:>6}/{self._steps}  {text}")
+            self._last_line = now
+
+    def on_validation(self, step, loss):
+        beside = "" if self._unigram is None else f"  (unigram entropy {self._unigram:.4f})"
+        self.line(f"step {step:>6}/{self._steps}  validation loss {loss:.4f}{beside}")
+
+    def on_sample(self, step, ids):
+        self.line(f"\n--- sample at step {step} ---\n{self._shown(ids)}\n---\n")
+
+    def on_checkpoint(self, step, path):
+        self.line(f"step {step:>6}/{self._steps}  saved {path}")
+
+    def on_note(self, text):
+        self.line(f"note: {text}")
+
+    def _shown(self, ids):
+        if self._tokenizer is None or max(ids, default=0) >= self._tokenizer.n_vocab:
+            return " ".join(map(str, ids))
+        text = self._tokenizer.decode(ids)
+        # a young model draws control characters too, which a terminal would obey
+        return "".join(c if c.isprintable() or c == "\n" else "\N{MIDDLE DOT}" for c in text)
+
+
+def step_text(report, shows_mfu=False):
+    """loss, norm, learning rate and speed of a StepReport in one line."""
+    parts = [
+        f"loss {report.loss:.4f}", f"norm {report.norm:.2f}", f"lr {report.lr:.2e}",
+        f"{report.ms:.1f} ms", f"{short(report.tok_s)} tok/s",
+    ]  # fmt: skip
+    if report.mfu is not None:
+        parts.append(f"MFU {report.mfu:.1%}")
+    elif shows_mfu:
+        parts.append("MFU n/a")
+    if report.skipped:
+        parts.append(f"SKIPPED: {report.skipped}")
+    return "  ".join(parts)
+
+
+def short(number):
+    """1234567 as 1.2M."""
+    if not math.isfinite(number):
+        return "n/a"
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= limit:
+            return f"{number / limit:.1f}{unit}"
+    return f"{number:.0f}"
+
+
+def table(rows):
+    """(label, text) rows as aligned lines."""
+    width = max(len(label) for label, _ in rows)
+    return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)

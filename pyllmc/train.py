@@ -1,0 +1,242 @@
+"""Command line of the trainer: python -m pyllmc.train"""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import corpus, options, run_state
+from .checkpoint import peek_checkpoint
+from .cli import Parser
+from .config import GPT2_VOCAB, GPT2Config
+from .console import Console, short, table
+from .errors import InvalidArgument, LlmcError, Unavailable
+from .gpt2 import GPT2
+from .loader import TokenLoader
+from .settings import Settings
+from .shards import find_shards, open_shard
+from .tokenizer import load_tokenizer
+from .train_options import ENGINE_FIELDS, GROUPS, HYPER_FIELDS, SETTINGS_FIELDS, is_small, pick
+from .trainer import JSON_LOG, Trainer, check_unused
+
+BAD_INPUT, NOTHING_TO_DO, INTERRUPTED = 2, 3, 128 + signal.SIGINT
+SHAPE = {"layers": 4, "heads": 4, "channels": 128}  # of the model when -e names none
+BYTES_VOCAB = 257
+ENTROPY_TOKENS = 1 << 20  # how much of the data the unigram entropy is taken from
+DESCRIPTION = """Train a GPT-2. Without arguments: a small model on the help texts that come with Python, for
+about a minute. Exit status: 0 done; 2 bad input; 3 the resumed run was complete already; 130 interrupted."""
+
+
+def main(argv=None):
+    """Train as the arguments say; returns the exit status."""
+    args = Parser(GROUPS, prog="python -m pyllmc.train", description=DESCRIPTION).read(argv, is_small)
+    try:
+        return train(args)
+    except KeyboardInterrupt:
+        print("\npyllmc.train: interrupted; complete checkpoints are kept (-y 1 resumes)", file=sys.stderr)
+        return INTERRUPTED
+    except (LlmcError, OSError) as error:
+        print(f"pyllmc.train: {error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def train(args):
+    """One run, from data to picture. Raises LlmcError or OSError for what can't be."""
+    settings = {**pick(args, SETTINGS_FIELDS), "hyper": pick(args, HYPER_FIELDS)}
+    settings["steps"] = None if args.steps == -1 else args.steps
+    if args.resume and args.output is None:
+        raise InvalidArgument("-y 1 needs -o, the folder of the run to resume")
+    if args.output is not None and not args.resume:
+        check_unused(args.output)
+    Settings.checked({**settings, "run_dir": args.output})
+    data = choose_data(args)
+    name, config, checkpoint = choose_model(args, data)
+    folder = Path(args.output or unused_folder(name))
+    unigram = entropy_of(data.val or data.train)
+    where = {
+        "batch": args.batch, "seq_len": args.seq_len, "device": args.device, **pick(args, ENGINE_FIELDS),
+    }  # fmt: skip
+    if "seq_len" not in args.given:
+        where["seq_len"] = min(args.seq_len, config.context)
+    plan = GPT2.memory_plan(config, **where)
+    seeds = {} if args.seed is None else {"seed": args.seed}
+    with contextlib.ExitStack() as stack:
+        train_loader, val_loader = (
+            loader and stack.enter_context(loader)
+            for loader in open_loaders(args, data, config, where, seeds)
+        )
+        model = stack.enter_context(make_model(args, config, checkpoint, where))
+        tokenizer, missing = data.tokenizer, None
+        if tokenizer is None and args.sample_every:
+            tokenizer, missing = guess_tokenizer(config.vocab)
+        console = Console(tokenizer, unigram, shows_mfu=model.library.backend != "cpu")
+        prompt = (tokenizer.eot,) if tokenizer and tokenizer.eot < config.vocab else None
+        trainer = Trainer(
+            model, train_loader, val_loader, callbacks=[console], run_dir=folder, prompt=prompt,
+            sample=seeds, **settings,
+        )  # fmt: skip
+        console.line(table(summary(model, name, data, trainer, plan, unigram, folder)))
+        console.line()
+        if missing:
+            console.on_note(f"samples are shown as ids: {missing}")
+        stack.callback(console.close)
+        console.start(trainer.first_step, trainer.steps)
+        result = trainer.run()
+        console.close()
+    if result.status != "finished":
+        print(f"already at step {result.step} of {trainer.steps}: nothing to do (-x asks for more)")
+        return NOTHING_TO_DO
+    print(table(closing(result, folder)))
+    if not args.no_plot:
+        draw(folder, unigram)
+    return 0
+
+
+@dataclass(frozen=True)
+class Data:
+    """Glob patterns of shards (val may be None), how to show their tokens (None: as ids), the vocabulary
+    they need (None: unknown) and a name for people."""
+
+    train: str
+    val: str | None
+    tokenizer: object
+    vocab: int | None
+    label: str
+
+
+def choose_data(args):
+    """The Data that the arguments name; text is tokenized once and kept."""
+    if args.train is None:
+        if args.val is not None:
+            raise InvalidArgument("-j needs -i: token shards to train on")
+        tokenizer = load_tokenizer(args.tokenizer or "bytes")
+        found = corpus.prepare(args.data, tokenizer)
+        label = args.data or "Python's help topics"
+        return Data(found.train, found.val, tokenizer, found.n_vocab, f"{label}, {tokenizer.name} tokens")
+    if args.data is not None:
+        raise InvalidArgument("--data (text) and -i (token shards) exclude each other")
+    tokenizer = load_tokenizer(args.tokenizer) if args.tokenizer else None  # else the vocabulary tells
+    return Data(args.train, args.val, tokenizer, tokenizer and tokenizer.n_vocab, args.train)
+
+
+def guess_tokenizer(vocab):
+    """(Tokenizer or None, why there is none) for shards that don't say what made them."""
+    names = {GPT2_VOCAB: "gpt2", BYTES_VOCAB: "bytes"}
+    if vocab not in names:
+        return None, f"no known tokenizer has {vocab} ids (--tokenizer names a file)"
+    try:
+        return load_tokenizer(names[vocab]), None
+    except Unavailable as error:
+        return None, str(error)
+
+
+def choose_model(args, data):
+    """(name, config, checkpoint file or None) of the model that the arguments name."""
+    shape = pick(args, ("layers", "heads", "channels", "vocab", "context"))
+    if args.resume:
+        step, path, _ = run_state.find(args.output, args.resume_weights_only)
+        if step is not None:
+            return Path(args.output).name, peek_checkpoint(path)[0], None
+    if args.model is None:
+        vocab = data.vocab or GPT2_VOCAB
+        config = GPT2Config(**{**SHAPE, "vocab": vocab, "context": args.seq_len, **shape})
+        return f"L{config.layers}C{config.channels}", config, None
+    if os.path.exists(args.model) or args.model.endswith(".bin"):
+        if shape:
+            raise InvalidArgument(f"--{next(iter(shape))} can't change the checkpoint {args.model}")
+        return Path(args.model).stem, peek_checkpoint(args.model)[0], args.model
+    config = dataclasses.replace(GPT2Config.from_descriptor(args.model), **shape)
+    return args.model.replace(":", "-"), config, None
+
+
+def make_model(args, config, checkpoint, where):
+    """The model with its first weights; a resumed run brings its own later."""
+    if checkpoint is not None:
+        return GPT2.from_checkpoint(checkpoint, **where)
+    resuming = args.resume and run_state.find(args.output, args.resume_weights_only)[0] is not None
+    seed = {} if args.seed is None else {"init_seed": args.seed}
+    return GPT2.from_config(config, init="zeros" if resuming else "random", **seed, **where)
+
+
+def open_loaders(args, data, config, where, seeds):
+    """(train loader, val loader or None)."""
+    B, T = where["batch"] or 0, where["seq_len"] or 0
+    if args.overfit:
+        if data.val is None:
+            raise InvalidArgument("-a 1 trains on a batch of the validation data: name it with -j")
+        first = TokenLoader(data.val, B, T, vocab=config.vocab)
+    else:
+        first = TokenLoader(data.train, B, T, shuffle=True, vocab=config.vocab, **seeds)
+    second = data.val and TokenLoader(data.val, B, T, vocab=config.vocab)
+    return first, second
+
+
+def entropy_of(pattern):
+    """Unigram entropy in nats of the beginning of the first shard."""
+    with open_shard(find_shards(pattern)[0]) as shard:
+        tokens = shard.read(0, min(shard.tokens, ENTROPY_TOKENS))
+    return corpus.unigram_entropy(tokens) if tokens.size else None
+
+
+def unused_folder(name):
+    """runs/TIME-NAME, which doesn't exist yet."""
+    stem = Path("runs", f"{time.strftime('%Y%m%d-%H%M%S')}-{name}")
+    choices = (stem.with_name(f"{stem.name}{ending}") for ending in ("", *(f"-{n}" for n in range(2, 1000))))
+    return next(folder for folder in choices if not folder.exists())
+
+
+def summary(model, name, data, trainer, plan, unigram, folder):
+    """(label, text) rows: what is about to happen, and where."""
+    config, info = model.config, model.device_info
+    threads = f", {model.options.threads or info['multiprocessors']} threads" if model.device == "cpu" else ""
+    precision = options.word_of("precision", model.options.precision)
+    megabytes = {part: getattr(plan, part) / 2**20 for part in MEMORY_PARTS}
+    biggest = ", ".join(f"{part} {size:.0f}" for part, size in megabytes.items() if size >= 1)
+    per_epoch = trainer.loader.num_batches / trainer.micro_batches
+    return [
+        ("device", f"{model.device}: {info['name']}{threads} ({model.device_reason})"),
+        ("model", f"{name}: {config.layers} layers, {config.heads} heads, {config.channels} channels, "
+                  f"vocabulary {config.vocab}, context {config.context}; {short(config.num_params)} "
+                  f"parameters, {precision}"),
+        ("data", f"{data.label}; unigram entropy {unigram:.3f} nats" if unigram else data.label),
+        ("steps", f"{trainer.first_step} to {trainer.steps}, {trainer.tokens_per_step} tokens each "
+                  f"({trainer.micro_batches} x {model.batch} x {model.seq_len}), "
+                  f"{trainer.steps / per_epoch:.2g} epochs"),
+        ("rate", f"{trainer.schedule.name}, peak {trainer.schedule.lr:g}"),
+        ("memory", f"{plan.total / 2**20:.0f} MiB: {biggest}"),
+        ("folder", str(folder)),
+    ]  # fmt: skip
+
+
+MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "logits", "workspace", "batches")
+
+
+def closing(result, folder):
+    """(label, text) rows at the end of a run."""
+    val = "" if result.val_loss is None else f", validation {result.val_loss:.4f}"
+    rows = [("loss", f"training {result.loss:.4f}{val}")]
+    if result.skipped:
+        rows.append(("skipped", f"{result.skipped} updates"))
+    if result.host_share is not None:
+        rows.append(("Python", f"{result.host_share:.2%} of the step time"))
+    return [*rows, ("model", str(result.checkpoint)), ("logs", f"{folder / 'main.log'}, {folder / JSON_LOG}")]
+
+
+def draw(folder, unigram):
+    """The picture of the run; whatever fails there is a remark, for the run is done and saved."""
+    try:
+        from . import figures
+
+        path = figures.draw_run(folder, unigram)
+    except Exception as error:
+        print(f"note: no picture was drawn: {type(error).__name__}: {error}")
+    else:
+        print(f"picture: {path}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

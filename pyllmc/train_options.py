@@ -1,0 +1,115 @@
+"""The options of `python -m pyllmc.train`: the table that its parser, its help and its defaults come from.
+
+Short flags are those of llm.c's trainer. The small run is the one that happens when neither -e nor -i names
+something bigger: a model and a length for about a minute of two CPU cores.
+"""
+
+from .cli import Option
+
+ENGINE = "the engine's"
+
+GROUPS = {
+    "data": (
+        Option("data", "--data", "text file or glob to train on", metavar="FILE",
+               decided_by="the help topics that come with Python"),
+        Option("tokenizer", "--tokenizer", "bytes, gpt2, or a tokenizer file", metavar="NAME",
+               decided_by="bytes for text, for shards by their vocabulary"),
+        Option("train", "-i --train-data", "token shards to train on, a glob pattern", metavar="PATTERN"),
+        Option("val", "-j --val-data", "token shards to validate on", metavar="PATTERN"),
+        Option("overfit", "-a --overfit", "train on one batch of the validation data only", bool, False),
+    ),
+    "model": (
+        Option("model", "-e --model", "checkpoint file, or a descriptor such as d12 or gpt3:c768",
+               metavar="MODEL", decided_by="a small model"),
+        Option("layers", "--layers", "layers L", int, decided_by="-e's, or 4"),
+        Option("heads", "--heads", "attention heads NH, which divide C", int, decided_by="-e's, or 4"),
+        Option("channels", "--channels", "channels C", int, decided_by="-e's, or 128"),
+        Option("vocab", "--vocab", "vocabulary V", int, decided_by="-e's, or the tokenizer's"),
+        Option("context", "--context", "longest sequence maxT", int, decided_by="-e's or T"),
+    ),
+    "batch": (
+        Option("batch", "-b --batch", "rows B of a micro-batch", int, 4, small=8),
+        Option("seq_len", "-t --seq-len", "tokens T of a row", int, 1024, small=128),
+        Option("total_tokens", "-d --total-tokens", "tokens of one update, a multiple of B*T", int,
+               decided_by="B*T"),
+    ),
+    "optimization": (
+        Option("steps", "-x --steps", "updates in all; -1: one epoch", int, -1, small=450),
+        Option("schedule", "-k --schedule", "learning rate: cosine, linear, constant or wsd", str, "cosine",
+               metavar="NAME"),
+        Option("lr", "-l --lr", "peak learning rate", float, decided_by=ENGINE, small=3e-3),
+        Option("warmup", "-u --warmup", "updates of linear warm-up", int, 0, small=20),
+        Option("final_fraction", "-q --final-fraction", "of the peak learning rate, at the end", float, 1.0,
+               small=0.1),
+        Option("weight_decay", "-c --weight-decay", "of the matrices, decoupled", float, decided_by=ENGINE,
+               small=0.1),
+        Option("max_loss_z", "-sl --max-loss-z", "skip updates whose loss has a larger z-score; 0: never",
+               float, decided_by=ENGINE),
+        Option("max_norm_z", "-sg --max-norm-z", "the same for the gradient norm", float, decided_by=ENGINE),
+        Option("seed", "--seed", "of initial weights, data order, rounding and samples", int,
+               decided_by="llm.c's"),
+    ),
+    "watching": (
+        Option("val_every", "-v --val-every", "validate every N updates; 0: never", int, 20, small=50),
+        Option("val_batches", "-m --val-batches", "validation batches at most; -1: all", int, 20),
+        Option("sample_every", "-s --sample-every", "draw a text every N updates and at the end; 0: never",
+               int, 20, small=150),
+        Option("sample_tokens", "-g --sample-tokens", "tokens of such a text", int, 64, small=256),
+        Option("peak_tflops", "--peak-tflops", "the device's peak in TFLOP/s, for utilisation (MFU)", float),
+    ),
+    "run folder": (
+        Option("output", "-o --output", "folder for checkpoints, logs and the picture", metavar="FOLDER",
+               decided_by="runs/TIME-NAME"),
+        Option("checkpoint_every", "-n --checkpoint-every", "save every N updates; 0: at the end only", int,
+               0),
+        Option("resume", "-y --resume", "go on from the latest checkpoint in -o", bool, False),
+        Option("resume_weights_only", "--resume-weights-only",
+               "resume even without optimizer state: a fresh one is started", switch=True),
+        Option("no_plot", "--no-plot", "draw no picture at the end", switch=True),
+    ),
+    "engine": (
+        Option("device", "--device", "auto, cpu, cuda or cuda:N", str, "auto", metavar="NAME"),
+        Option("threads", "--threads", "CPU threads; 0: all", int, decided_by=ENGINE),
+        Option("precision", "--precision", "fp32 or bf16", metavar="NAME", decided_by=ENGINE),
+        Option("master_weights", "-w --master-weights", "bf16: keep fp32 weights for the optimizer", bool,
+               decided_by=ENGINE),
+        Option("tf32", "-f --tf32", "fp32: let matrix products use TF32", bool, decided_by=ENGINE),
+        Option("recompute", "-r --recompute", "recompute in backward: 0 nothing, 1 GELU, 2 LayerNorm too",
+               int, decided_by=ENGINE),
+        Option("gelu_fusion", "-ge --gelu-fusion", "GELU in the matrix products: 0 off, 1 forward, 2 both",
+               int, decided_by=ENGINE),
+        Option("attention", "--attention", "auto, cudnn or own", metavar="NAME", decided_by=ENGINE),
+        Option("head_chunks", "--head-chunks", "classify the tokens in N pieces", int, decided_by=ENGINE),
+        Option("deterministic", "--deterministic", "same bits from every run", bool, decided_by=ENGINE),
+        Option("tune", "--tune", "time the matrix-product algorithms first and keep the fastest", bool,
+               decided_by=ENGINE),
+        Option("streams", "--streams", "4: lanes for inputs, targets, compute and loss; 1: one for all",
+               int, decided_by=ENGINE),
+        Option("graph", "--graph", "replay steps as captured graphs", bool, decided_by=ENGINE),
+        Option("prefetch", "--prefetch", "off, host, l2 or all", metavar="NAME", decided_by=ENGINE),
+        Option("result_lag", "--lag", "read results N updates late", int, decided_by="1 on CUDA, 0 on the CPU"),
+    ),
+}  # fmt: skip
+
+# Rows whose name is a keyword of GPT2: a field of llmc_options.
+ENGINE_FIELDS = (
+    "threads", "precision", "master_weights", "tf32", "recompute", "gelu_fusion", "attention", "head_chunks",
+    "deterministic", "tune", "streams", "graph", "prefetch", "seed",
+)  # fmt: skip
+# Rows whose name is a field of llmc_hyper, or of Settings.
+HYPER_FIELDS = ("weight_decay", "max_loss_z", "max_norm_z")
+SETTINGS_FIELDS = (
+    "total_tokens", "schedule", "lr", "warmup", "final_fraction", "val_every", "val_batches", "sample_every",
+    "sample_tokens", "checkpoint_every", "resume", "resume_weights_only", "overfit", "result_lag",
+    "peak_tflops",
+)  # fmt: skip
+
+
+def is_small(given):
+    """Whether the defaults of the small run hold: nothing names a bigger model or ready data."""
+    return not hasattr(given, "model") and not hasattr(given, "train")
+
+
+def pick(args, names):
+    """{name: value} of those rows that were given or have a default of their own."""
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
