@@ -28,6 +28,8 @@ CUDA_SOURCES := $(COMMON) $(wildcard llmc/cuda/*.cpp llmc/cuda/*.cu)
 
 CPU_OBJECTS := $(patsubst llmc/%,build/cpu/%.o,$(basename $(CPU_SOURCES)))
 CUDA_OBJECTS := $(patsubst llmc/%,build/cuda/%.o,$(basename $(CUDA_SOURCES)))
+HEADERS := $(wildcard llmc/*.h llmc/cpu/*.h)
+CUDA_HEADERS := $(wildcard llmc/cuda/*.h llmc/cuda/*.cuh)
 # The ops alone, for tests that call them one by one.
 WHOLE := api model train_gpt2
 CPU_OPS := $(filter-out $(WHOLE:%=build/cpu/%.o),$(CPU_OBJECTS)) $(HARNESS:tests/ops/%.cu=build/cpu/ops/%.o)
@@ -36,7 +38,8 @@ CUDA_OPS := $(filter-out $(WHOLE:%=build/cuda/%.o),$(CUDA_OBJECTS)) $(HARNESS:te
 CPU_LIBRARIES := build/libllmc_cpu.so $(if $(HARNESS),build/libllmc_ops_cpu.so)
 CUDA_LIBRARIES := build/libllmc_cuda.so $(if $(HARNESS),build/libllmc_ops_cuda.so)
 
-.PHONY: all deps cpu cuda cuda-deps harness test test-deps test-gpu bench lint clean help print-archs FORCE
+.PHONY: all deps cpu cuda cuda-deps harness test test-deps test-gpu bench clean help print-archs FORCE \
+        lint lint-python lint-headers lint-cuda-headers lint-cpu lint-cuda
 
 # -- what people type --------------------------------------------------------------------------------
 
@@ -73,6 +76,21 @@ test: test-deps $(CPU_LIBRARIES)  ## what the tests need, and the tests
 test-gpu: $(CUDA_LIBRARIES)  ## the tests that need a GPU
 	$(Q)$(PYTHON) -m pytest -q -m gpu --junitxml=build/test-gpu.xml $(PYTEST)
 	$(Q)$(PYTHON) tests/lint/all_skipped.py build/test-gpu.xml
+
+# Every check runs even if an earlier one failed, so that one call shows all there is to mend.
+lint: test-deps build/libllmc_cpu.so  ## style, headers that compile alone, exports, no print or exit
+	@state=$$($(TOOLCHAIN) cuda-ready) || exit 2; [ "$$state" = yes ] || echo "  (CUDA not checked: $$state)"; \
+	$(MAKE) --keep-going lint-python lint-headers lint-cpu $$([ "$$state" != yes ] || echo lint-cuda-headers lint-cuda)
+
+lint-python:
+	$(call say,LINT,Python)
+	$(Q)$(PYTHON) -m ruff check --quiet --output-format concise .
+lint-headers: $(HEADERS:%=build/lint/%.ok) build/lint/llmc.c.ok
+lint-cuda-headers: $(CUDA_HEADERS:%=build/lint/%.ok)
+lint-cpu lint-cuda: lint-%: build/libllmc_%.so
+	$(call say,LINT,'$< and its objects')
+	$(Q)$(PYTHON) tests/lint/binaries.py exports llmc/llmc.h $<
+	$(Q)$(PYTHON) tests/lint/binaries.py objects $(if $(filter cpu,$*),$(CPU_OBJECTS),$(CUDA_OBJECTS))
 
 bench: cpu  ## speed against PyTorch on this machine (needs the extra "parity")
 	$(Q)$(PYTHON) -m tests.bench.cpu_vs_torch
@@ -140,4 +158,17 @@ build/libllmc_ops_cuda.so: $(CUDA_OPS) build/cuda/link
 	$(call say,LINK,$@)
 	$(Q)$(CXX) -o $@ $(CUDA_OPS) -Wl,-soname,$(@F) @build/cuda/link $(LDFLAGS)
 
+# A header that needs another one included first works by luck. The ABI's is C as well.
+build/lint/llmc.c.ok: llmc/llmc.h
+	@mkdir -p $(@D)
+	$(Q)echo '#include "$<"' | $(CXX) -I. -x c -std=c99 -Wall -Wextra -pedantic -fsyntax-only - && touch $@
+build/lint/llmc/cuda/%.ok: llmc/cuda/% build/cuda/device
+	$(call say,LINT,$<)
+	@mkdir -p $(@D) && echo '#include "$<"' > $(@:.ok=.cu)
+	$(Q)$(NVCC_PATH) --options-file build/cuda/device -ccbin $(CXX) -MMD -MP -MF $(@:.ok=.d) -MT $@ --cuda $(@:.ok=.cu) -o /dev/null && touch $@
+build/lint/%.ok: % build/cpu/compile
+	@mkdir -p $(@D)
+	$(Q)echo '#include "$<"' | $(CXX) @build/cpu/compile -MMD -MP -MF $(@:.ok=.d) -MT $@ -fsyntax-only -x c++ - && touch $@
+
+-include $(patsubst %.ok,%.d,$(HEADERS:%=build/lint/%.ok) $(CUDA_HEADERS:%=build/lint/%.ok))
 -include $(patsubst %.o,%.d,$(sort $(CPU_OBJECTS) $(CPU_OPS) $(CUDA_OBJECTS) $(CUDA_OPS)))

@@ -31,7 +31,8 @@ def stop(sentence):
 
 
 if sys.version_info < (3, 10):
-    stop("pyllmc needs Python 3.10 or newer; %s is %s (choose one with PYTHON=...)." % (sys.executable, sys.version.split()[0]))
+    version = sys.version.split()[0]
+    stop(f"pyllmc needs Python 3.10 or newer; {sys.executable} is {version} (choose one with PYTHON=...).")
 
 
 def run(*command, timeout=60):
@@ -228,9 +229,9 @@ def cuda_ready():
         return "no CUDA compiler (nvcc) on PATH, in CUDA_HOME or in the Python packages"
     if cuda_version() < (12, 4):
         return f"{nvcc()} is CUDA {cuda_version()[0]}.{cuda_version()[1]}; 12.4 is the oldest that works"
-    for header, library in [("cublasLt.h", "cublasLt"), ("cudnn.h", "cudnn"), ("cudnn_frontend.h", None)]:
-        if header.startswith("cudnn") and not use_cudnn():
-            continue
+    # cuDNN is opened at run time, if it is there: the headers are enough.
+    needed = [("cublasLt.h", "cublasLt"), *([("cudnn.h", None), ("cudnn_frontend.h", None)] if use_cudnn() else [])]
+    for header, library in needed:
         if not find_header(header):
             return f"nvcc is here, {header} is not"
         if library and not find_library(library):
@@ -272,8 +273,8 @@ def archs():
         # A GPU newer than the compiler runs the PTX of the newest architecture that it knows.
         found = list(dict.fromkeys(str(max((k for k in known if k <= int(a)), default=0)) for a in found))
         if "0" in found:
-            stop(f"nvcc {cuda_version()[0]}.{cuda_version()[1]} compiles for compute capability {known[0] / 10} and up; "
-                 f"the GPU here has {', '.join(gpu_archs())}. Use an older toolkit, or name others with CUDA_ARCHS=...")
+            stop(f"This nvcc compiles for architectures {known[0]} and up, the GPU here is {', '.join(gpu_archs())}: "
+                 "use an older CUDA toolkit, or choose others with CUDA_ARCHS=...")
     return found or DEFAULT_ARCHS
 
 
@@ -348,10 +349,8 @@ def cuda_device():
 
 def cuda_link():
     list(cuda_defines())
-    libraries = [path for path in map(find_library, ["cublasLt", "cublas", "cudnn", "nccl", "nvrtc"]) if path]
-    if not use_cudnn():
-        libraries = [path for path in libraries if "cudnn" not in path]
-    folders = list(dict.fromkeys(os.path.dirname(path) for path in libraries))
+    libraries = [path for path in map(find_library, ["cublasLt", "nccl"]) if path]
+    folders = list(dict.fromkeys(os.path.dirname(path) for path in [*libraries, find_library("cudnn")] if path))
     beside = [f"$ORIGIN/../nvidia/{d}/lib" for d in (["cu13"] if cuda_version()[0] >= 13 else ["cublas", "cuda_nvrtc"])]
     rpath = [*folders, *beside, "$ORIGIN/../nvidia/cudnn/lib", "$ORIGIN/../nvidia/nccl/lib"]
     # By full path: what is recorded is the soname, so any folder that has it will do at run time.
@@ -363,7 +362,10 @@ KINDS = {"cpu-compile": cpu_compile, "cpu-link": cpu_link, "cuda-host": cuda_hos
 
 
 def quote(word):
-    return word if re.fullmatch(r"[\w@%+=:,./$\[\]-]+", word) else '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    """For an options file, as g++ and nvcc read them."""
+    if re.fullmatch(r"[\w@%+=:,./$\[\]-]+", word):
+        return word
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def write(path, kind, extra):
