@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "dtype.h"
 #include "lanes.h"
@@ -67,6 +68,23 @@ template <class X>
 void linear_backward_weight(Lane &, X *dw /*(OC,C)*/, X *db /*(OC)*/, void *scratch, const X *dout /*(N,OC)*/, const X *inp /*(N,C)*/,
                             int N, int C, int OC, Into);
 size_t linear_scratch_bytes(int N, int OC);
+
+enum class LinearOp { FORWARD, GELU_FORWARD, BACKWARD_INPUT, GELU_BACKWARD_INPUT, BACKWARD_WEIGHT };
+
+// One call of an op of ops.h as a step will make it. bias: b or db is not null.
+struct LinearUse {
+    LinearOp op;
+    int N, C, OC;
+    bool bias;
+    Into into;  // BACKWARD_WEIGHT only
+};
+// At create, never inside a step: makes what the uses need of the library, and with `tune` (which a
+// deterministic lane ignores) times its algorithms on noise in scratch and keeps the fastest for this
+// lane. Nothing on the CPU.
+template <class X>
+void linear_choose(Lane &, const std::vector<LinearUse> &uses, bool tune, void *scratch, size_t scratch_bytes);
+// What runs differently from what was asked for, a sentence a line, since the last call.
+std::string linear_take_notes(Lane &);
 
 // -- GELU, tanh form.  0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 template <class X>

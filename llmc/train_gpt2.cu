@@ -62,6 +62,10 @@ class GPT2 final : public Model {
             if (e.status == LLMC_NO_MEMORY) explain_no_memory(e);
             throw;
         }
+        // Nothing is in the activations yet, so they lend their memory to the timing of matrix products.
+        const size_t lent = size_t(reinterpret_cast<char *>(a_.token_losses) - reinterpret_cast<char *>(a_.residual));
+        linear_choose<X>(compute(), linear_uses(), options.tune != 0, a_.residual, lent);
+        if (const auto said = linear_take_notes(compute()); !said.empty()) lanes.note(said);
         batches.open();
         host_results_.reset(static_cast<llmc_step_result *>(pinned_alloc(sizeof(llmc_step_result) * size_t(options.results))));
         const auto zero = [&](void *memory, size_t bytes) { fill_zero(lanes[COMPUTE], memory, bytes); };
@@ -398,6 +402,29 @@ class GPT2 final : public Model {
         arena_.want(&step_params_, 1, P_::WORKSPACE);
         arena_.want(&records_, options.results, P_::WORKSPACE);
         batches.lay_out(arena_);
+    }
+
+    // Every matrix product of a step.
+    std::vector<LinearUse> linear_uses() const {
+        using Op = LinearOp;
+        const Op fc = options.gelu_fusion >= 1 ? Op::GELU_FORWARD : Op::FORWARD;
+        const Op dfc = options.gelu_fusion >= 2 ? Op::GELU_BACKWARD_INPUT : Op::BACKWARD_INPUT;
+        const Into no = Into::ASSIGN;
+        std::vector<LinearUse> uses = {
+            {Op::FORWARD, N, C, 3 * C, true, no}, {Op::BACKWARD_INPUT, N, C, 3 * C, false, no},
+            {Op::FORWARD, N, C, C, true, no}, {Op::BACKWARD_INPUT, N, C, C, false, no},
+            {fc, N, C, 4 * C, true, no}, {Op::BACKWARD_INPUT, N, C, 4 * C, false, no},
+            {Op::FORWARD, N, 4 * C, C, true, no}, {dfc, N, 4 * C, C, false, no},
+            {Op::FORWARD, chunk_rows_, C, Vp, false, no}, {Op::BACKWARD_INPUT, chunk_rows_, C, Vp, false, no},
+        };
+        for (const Into into : {Into::ASSIGN, Into::ADD}) {
+            uses.push_back({Op::BACKWARD_WEIGHT, N, C, 3 * C, true, into});
+            uses.push_back({Op::BACKWARD_WEIGHT, N, C, C, true, into});
+            uses.push_back({Op::BACKWARD_WEIGHT, N, C, 4 * C, true, into});
+            uses.push_back({Op::BACKWARD_WEIGHT, N, 4 * C, C, true, into});
+            uses.push_back({Op::BACKWARD_WEIGHT, chunk_rows_, C, Vp, false, into});
+        }
+        return uses;
     }
 
     [[noreturn]] void explain_no_memory(const Error &e) {

@@ -103,6 +103,12 @@ void linear_backward_weight(Lane &lane, X *dw, X *db, void *, const X *dout, con
     });
 }
 
+// OpenBLAS chooses by itself, and has nothing to tell.
+template <class X>
+void linear_choose(Lane &, const std::vector<LinearUse> &, bool, void *, size_t) {}
+std::string linear_take_notes(Lane &) { return {}; }
+
+template void linear_choose<float>(Lane &, const std::vector<LinearUse> &, bool, void *, size_t);
 template void linear_forward<float>(Lane &, float *, const float *, const float *, const float *, int, int, int);
 template void linear_gelu_forward<float>(Lane &, float *, float *, const float *, const float *, const float *, int, int, int);
 template void linear_backward_input<float>(Lane &, float *, const float *, const float *, int, int, int);

@@ -1,5 +1,4 @@
-// linear.h (CUDA) - what the engine asks of linear.cu beside ops.h, at create and never inside a step:
-// make the library handle, choose algorithms by timing, hear of fallbacks.
+// linear.h (CUDA, private) - how linear_choose of ops.h is made: a library handle, algorithms by timing.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -8,16 +7,6 @@
 #include "../ops.h"
 
 namespace llmc {
-
-enum class LinearOp { FORWARD, GELU_FORWARD, BACKWARD_INPUT, GELU_BACKWARD_INPUT, BACKWARD_WEIGHT };
-
-// One call of an op of ops.h as a step will make it. bias: b or db is not null.
-struct LinearUse {
-    LinearOp op;
-    int N, C, OC;
-    bool bias;
-    Into into;  // BACKWARD_WEIGHT only
-};
 
 // Makes the lane's handle, which allocates: before any graph is captured.
 void linear_prepare(Lane &);
@@ -33,8 +22,5 @@ std::string linear_tune(Lane &, const std::vector<LinearUse> &uses, void *scratc
 // Scratch for the largest use. With more, copies take turns so that operands come from memory, not from L2.
 template <class X>
 size_t linear_tune_bytes(const std::vector<LinearUse> &uses);
-
-// What runs differently from what was asked for, a sentence a line, since the last call.
-std::string linear_take_notes(Lane &);
 
 }  // namespace llmc

@@ -201,6 +201,14 @@ size_t linear_tune_bytes(const std::vector<LinearUse> &uses) {
     return size_t(most);
 }
 
+template <class X>
+void linear_choose(Lane &lane, const std::vector<LinearUse> &uses, bool tune, void *scratch, size_t scratch_bytes) {
+    linear_prepare(lane);
+    if (tune) linear_tune<X>(lane, uses, scratch, scratch_bytes);
+}
+
+template void linear_choose<float>(Lane &, const std::vector<LinearUse> &, bool, void *, size_t);
+template void linear_choose<bf16>(Lane &, const std::vector<LinearUse> &, bool, void *, size_t);
 template std::string linear_tune<float>(Lane &, const std::vector<LinearUse> &, void *, size_t);
 template std::string linear_tune<bf16>(Lane &, const std::vector<LinearUse> &, void *, size_t);
 template size_t linear_tune_bytes<float>(const std::vector<LinearUse> &);
