@@ -3,6 +3,7 @@
 Importing this module loads no library. cffi releases the interpreter lock during every engine call.
 """
 
+import contextlib
 import functools
 import logging
 import os
@@ -61,7 +62,8 @@ class Library:
     def __init__(self, path):
         self.path, self.ffi = Path(path), interface()
         self._pid = os.getpid()
-        self._lib = _find.open_with_dependencies(path, self.ffi.dlopen)
+        with _idle_threads_sleep():
+            self._lib = _find.open_with_dependencies(path, self.ffi.dlopen)
         self._check_abi()
         self._raises = {constants()[name]: error for name, error in RAISES.items()}
         self.backend = self.text("llmc_backend")
@@ -128,6 +130,23 @@ class Library:
                     f"the engine's {name} has {found} bytes, the package expects "
                     f"{self.ffi.sizeof(kind)}: {remedy}"
                 )
+
+
+@contextlib.contextmanager
+def _idle_threads_sleep():
+    """Has OpenMP, which reads its environment when it is loaded, let idle threads sleep and not spin.
+
+    Spinning saves microseconds on a machine of one's own, and costs whole time slices on a shared one, where
+    every barrier then waits for a thread that isn't running. A choice that the user has made is kept.
+    """
+    own = not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys()
+    if own:
+        os.environ["OMP_WAIT_POLICY"] = "passive"
+    try:
+        yield
+    finally:
+        if own:
+            del os.environ["OMP_WAIT_POLICY"]
 
 
 @functools.cache

@@ -87,7 +87,8 @@ GROUPS = {
                int, decided_by=ENGINE),
         Option("graph", "--graph", "replay steps as captured graphs", bool, decided_by=ENGINE),
         Option("prefetch", "--prefetch", "off, host, l2 or all", metavar="NAME", decided_by=ENGINE),
-        Option("result_lag", "--lag", "read results N updates late", int, decided_by="1 on CUDA, 0 on the CPU"),
+        Option("result_lag", "--lag", "read results N updates late", int,
+               decided_by="1 on CUDA, 0 on the CPU"),
     ),
 }  # fmt: skip
 
