@@ -377,7 +377,7 @@ template <>
 void flash_forward<bf16>(cudaStream_t stream, int max_shared, bf16 *out, float *lse, const bf16 *qkv, int B, int T, int C, int NH) {
     const int HS = C / NH;
     if (HS <= 32) launch_forward<32, 8, 64, 2>(stream, max_shared, out, lse, qkv, B, T, C, NH);
-    else if (HS <= 64) launch_forward<64, 8, 64, 2>(stream, max_shared, out, lse, qkv, B, T, C, NH);
+    else if (HS <= 64) launch_forward<64, 4, 64, 3>(stream, max_shared, out, lse, qkv, B, T, C, NH);
     else if (HS <= 128) launch_forward<128, 4, 64, 2>(stream, max_shared, out, lse, qkv, B, T, C, NH);
     else launch_forward<256, 4, 32, 1>(stream, max_shared, out, lse, qkv, B, T, C, NH);
 }
