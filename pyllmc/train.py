@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +36,9 @@ def main(argv=None):
     """Train as the arguments say; returns the exit status."""
     args = Parser(GROUPS, prog="python -m pyllmc.train", description=DESCRIPTION).read(argv, is_small)
     try:
-        return train(args)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda text, *_, **__: print(f"note: {text}", file=sys.stderr)
+            return train(args)
     except KeyboardInterrupt:
         print("\npyllmc.train: interrupted; complete checkpoints are kept (-y 1 resumes)", file=sys.stderr)
         return INTERRUPTED
@@ -66,8 +69,7 @@ def train(args):
     seeds = {} if args.seed is None else {"seed": args.seed}
     with contextlib.ExitStack() as stack:
         train_loader, val_loader = (
-            loader and stack.enter_context(loader)
-            for loader in open_loaders(args, data, config, where, seeds)
+            loader and stack.enter_context(loader) for loader in open_loaders(args, data, config, where, seeds)
         )
         model = stack.enter_context(make_model(args, config, checkpoint, where))
         tokenizer, missing = data.tokenizer, None
@@ -146,9 +148,10 @@ def choose_model(args, data):
         config = GPT2Config(**{**SHAPE, "vocab": vocab, "context": args.seq_len, **shape})
         return f"L{config.layers}C{config.channels}", config, None
     if os.path.exists(args.model) or args.model.endswith(".bin"):
+        config, _ = peek_checkpoint(args.model)
         if shape:
             raise InvalidArgument(f"--{next(iter(shape))} can't change the checkpoint {args.model}")
-        return Path(args.model).stem, peek_checkpoint(args.model)[0], args.model
+        return Path(args.model).stem, config, args.model
     config = dataclasses.replace(GPT2Config.from_descriptor(args.model), **shape)
     return args.model.replace(":", "-"), config, None
 

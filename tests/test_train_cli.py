@@ -1,0 +1,241 @@
+"""python -m pyllmc.train: options, messages, exit status, what lies in the folder afterwards."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from test_native import run_python
+
+from pyllmc import _find, train
+from pyllmc.cli import Parser
+from pyllmc.config import GPT2Config
+from pyllmc.gpt2 import GPT2
+from pyllmc.rundir import find_latest_complete, read_json_log, read_main_log
+from pyllmc.shards import write_shard
+from pyllmc.train_options import GROUPS, is_small
+
+TINY = "--layers 1 --heads 1 --channels 16 -b 2 -t 16 -x 4 -u 1 -v 2 -m 2 -s 4 -g 20 --device cpu".split()
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working folder with a cache of its own and a text to train on."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYLLMC_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text("The quick brown fox jumps over the lazy dog.\n" * 40)
+    return tmp_path
+
+
+@pytest.fixture
+def shards(here):
+    tokens = np.random.default_rng(0).integers(0, 50, 600)
+    write_shard(here / "t_0.bin", tokens[:300])
+    write_shard(here / "t_1.bin", tokens[300:])
+    write_shard(here / "v_0.bin", tokens[:100])
+    return ["-i", "t_*.bin", "-j", "v_*.bin"]
+
+
+def call(capsys, *argv):
+    """(exit status, stdout, stderr) of the command, in this process."""
+    try:
+        status = train.main([str(word) for word in argv])
+    except SystemExit as ended:  # argparse
+        status = ended.code
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
+
+
+def test_a_run_leaves_what_it_says(here, capsys):
+    status, out, err = call(capsys, "--data", "text.txt", *TINY)
+    assert (status, err) == (0, "")
+    (folder,) = (here / "runs").iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "DONE_00000004", "extra_00000004.json", "log.jsonl", "main.log", "model_00000004.bin", "run.png",
+        "state_00000004_00000.bin",
+    ]  # fmt: skip
+    for part in ("device ", "cpu: ", "memory", "unigram entropy", "step      4/4  loss", "validation loss",
+                 "--- sample at step 4 ---", f"picture: runs/{folder.name}/run.png"):  # fmt: skip
+        assert part in out, out
+    assert (folder / "run.png").read_bytes().startswith(b"\x89PNG")
+    log = read_main_log(folder / "main.log")
+    assert [row[0] for row in log["trl"]] == [0, 1, 2, 3] and [row[0] for row in log["tel"]] == [0, 2, 4]
+    for line in (folder / "log.jsonl").read_text().splitlines():
+        assert json.loads(line)["kind"] in ("train", "val")
+
+
+def test_resume_goes_on_and_then_is_complete(here, capsys):
+    options = ["--data", "text.txt", *TINY, "-o", "run", "--no-plot"]
+    assert call(capsys, *options)[0] == 0
+    status, _, err = call(capsys, *options)
+    assert status == 2 and "run already holds a run" in err and "-y 1" in err
+    status, out, _ = call(capsys, *options, "-y", 1)
+    assert status == train.NOTHING_TO_DO == 3 and "already at step 4" in out
+    status, out, _ = call(capsys, *options, "-y", 1, "-x", 6)
+    assert status == 0 and "resumed from step 4" in out
+    assert find_latest_complete("run").step == 6
+
+
+def test_shards_and_checkpoint(shards, capsys):
+    config = GPT2Config(layers=1, heads=1, channels=16, vocab=50, context=16)
+    with GPT2.from_config(config, batch=1, seq_len=16, device="cpu") as model:
+        model.save("first.bin")
+    status, out, err = call(capsys, *shards, "-e", "first.bin", "-b", 2, "-x", -1, "-d", 64, "-s", 0, "-o", "r")
+    assert status == 0, err
+    assert "16 channels, vocabulary 50" in out and "sample" not in out
+    assert len(read_main_log("r/main.log")["trl"]) == 9  # floor(299 / 32) x 2 batches, two to an update
+
+
+def test_samples_without_a_tokenizer_are_ids(shards, capsys):
+    """CKP-01, TOK-03: training needs no tokenizer."""
+    status, out, _ = call(capsys, *shards, *TINY, "--vocab", 50)
+    assert status == 0 and "samples are shown as ids: no known tokenizer has 50 ids" in out
+    assert re.search(r"--- sample at step 4 ---\n(\d+ ){19}\d+\n", out)
+
+
+def test_seed_decides_everything(here, capsys):
+    losses = []
+    for number, seed in enumerate((1, 1, 2)):
+        call(capsys, "--data", "text.txt", *TINY, "-o", f"r{number}", "--seed", seed, "--no-plot")
+        losses.append([record["loss"] for record in read_json_log(f"r{number}/log.jsonl") if "loss" in record])
+    assert losses[0] == losses[1] != losses[2]
+
+
+@pytest.mark.parametrize(
+    "words, part",
+    [("-v -1", "val_every"), ("-s -1", "sample_every"), ("-n -1", "checkpoint_every"), ("-x 0", "steps"),
+     ("-x -2", "steps"), ("-b 0", "B must be at least 1|batch"), ("-b -3", "batch"), ("-t 0", "T must be|seq_len|context"),
+     ("-d 33", "use 32 or 64"), ("-d 0", "total_tokens"), ("-d 7", "use 32"), ("-k cosin", "did you mean 'cosine'"),
+     ("-l nan", "rate"), ("-l fast", "invalid float"), ("-b two", "invalid int"), ("-y 2", "expected 0 or 1"),
+     ("-y 1", "-y 1 needs -o"), ("-q 2", "final_fraction"), ("-m 0", "val_batches"), ("-b 100", "too small for one batch"),
+     ("--heads 3", "divisible"), ("--device gpu", "auto, cpu, cuda"), ("--tokenizer byts", "did you mean 'bytes'"),
+     ("-e d13", "unknown model descriptor"), ("-e none.bin", "No such file"), ("-j v.bin", "-j needs -i"),
+     ("-i none_*.bin", "no token shard matches|exclude"), ("--data none.txt", "no text file matches"),
+     ("--bathc 3", "did you mean '--batch'"), ("--prefetch hots", "did you mean 'host'"), ("-c -1", "weight_decay"),
+     ("--precision fp8", "fp32, bf16"), ("-u -1", "warmup"), ("--lag -1", "result_lag"), ("-r 7", "recompute"),
+     ("-sl -1", "max_loss_z"), ("--seed -1", "seed"), ("--tokenizer text.txt", "text.txt: not a tokenizer")],
+)  # fmt: skip
+def test_bad_input_is_one_sentence_and_status_2(here, capsys, words, part):
+    status, out, err = call(capsys, "--data", "text.txt", *TINY, *words.split())
+    assert status == 2, (out, err)
+    lines = err.strip().splitlines()
+    assert re.search(part, lines[-1]), err
+    assert len(lines) == 1 or lines[0].startswith("usage:")
+    assert "Traceback" not in err and not list(here.glob("runs/*/*.bin"))
+
+
+def test_damaged_checkpoint_and_shard(shards, here, capsys):
+    (here / "bad.bin").write_bytes(b"x" * 2000)
+    for words in (["-e", "bad.bin"], ["-e", "t_0.bin"]):
+        status, _, err = call(capsys, *shards, *words, "-b", 1, "-t", 8)
+        assert status == 2 and err.count("\n") == 1 and words[1] in err
+    status, _, err = call(capsys, *shards, *TINY, "--vocab", 20, "-o", "r")
+    assert status == 2 and re.search(r"[tv]_\d.bin: token \d+ .* the model's vocabulary is 20", err)
+    assert not list((here / "r").glob("*.bin"))
+
+
+def test_odd_settings_are_noted(here, capsys):
+    status, _, err = call(capsys, "--data", "text.txt", *TINY, "-u", 4, "--no-plot")
+    assert status == 0 and err == "note: warm-up takes 4 of 4 steps: the learning rate never decays\n"
+
+
+def test_zero_is_off(here, capsys):
+    off = ["-v", 0, "-s", 0, "-n", 0]
+    status, out, _ = call(capsys, "--data", "text.txt", *TINY, *off, "-o", "r", "--no-plot")
+    assert status == 0 and "validation" not in out and "sample at" not in out and "picture" not in out
+    assert find_latest_complete("r").step == 4  # the end is always saved
+
+
+# -- the parser is the help (CLI-05)
+
+
+def test_help_is_the_table(capsys):
+    parser = Parser(GROUPS, prog="train")
+    text = re.sub(r"\s+", " ", parser.format_help())
+    rows = [row for group in GROUPS.values() for row in group]
+    assert len({row.name for row in rows}) == len(rows)
+    nothing = parser.read([], is_small)
+    bigger = parser.read(["-e", "d12"], is_small)
+    for row in rows:
+        for flag in row.flags.split():
+            assert flag in text
+            if not row.switch:
+                value = {int: "3", float: "0.5", bool: "1"}.get(row.kind, "x")
+                assert getattr(parser.read([flag, value]), row.name) == row.kind(value)
+        if row.switch:
+            assert getattr(nothing, row.name) is False
+            continue
+        assert getattr(nothing, row.name) == (row.default if row.small is None else row.small)
+        if row.name != "model":
+            assert getattr(bigger, row.name) == row.default
+        assert row.decided_by == "" or row.default is None
+    for default in ("default: 4; small run: 8", "default: 1024", "default: cosine", "default: 0)"):
+        assert default in text
+
+
+def test_every_flag_of_the_table_goes_somewhere():
+    source = (_find.PACKAGE / "train.py").read_text() + (_find.PACKAGE / "train_options.py").read_text()
+    for row in (row for group in GROUPS.values() for row in group):
+        assert f"args.{row.name}" in source or source.count(f'"{row.name}"') > 1, row.name
+
+
+# -- from outside
+
+
+def test_interrupt_from_outside(here):
+    """CLI-10: status 130 soon, no traceback, nothing half-written, the folder can be resumed."""
+    command = [sys.executable, "-m", "pyllmc.train", "--data", "text.txt", *TINY, "-x", "100000", "-n", "20",
+               "-v", "0", "-s", "0", "-o", str(here / "r")]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(_find.CHECKOUT)}
+    process = subprocess.Popen(
+        command, cwd=here, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while find_latest_complete(here / "r").step is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - sent < 5
+    assert process.returncode == 130 and "interrupted" in err and "Traceback" not in err
+    assert find_latest_complete(here / "r").step % 20 == 0
+    assert not [name for name in os.listdir(here / "r") if name.endswith(".tmp")]
+
+
+def test_runs_from_anywhere_without_a_display(here, tmp_path):
+    """PLT-01, TOK-07: no display, a back end that needs one, a read-only working folder."""
+    tmp_path.chmod(0o555)
+    code = (
+        "import sys; from pyllmc import train; status = train.main(sys.argv[1:]);"
+        "assert 'matplotlib.pyplot' not in sys.modules; sys.exit(status)"
+    )
+    folder = tmp_path.parent / f"{tmp_path.name}-out"
+    try:
+        done = run_python(code, "--data", tmp_path / "text.txt", *TINY, "-o", folder, DISPLAY="",
+                          MPLBACKEND="TkAgg", PYLLMC_CACHE=str(folder / "cache"))  # fmt: skip
+    finally:
+        tmp_path.chmod(0o755)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "run.png").exists()
+
+
+def test_without_matplotlib_there_is_a_remark(here, capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "pyllmc.figures", raising=False)
+    monkeypatch.delattr("pyllmc.figures", raising=False)
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    status, out, _ = call(capsys, "--data", "text.txt", *TINY, "-o", "r")
+    assert status == 0 and out.count("no picture was drawn") == 1
+    assert find_latest_complete("r").step == 4
+
+
+def test_missing_library(here, capsys, monkeypatch):
+    monkeypatch.setenv("PYLLMC_LIBRARY", str(here / "absent.so"))
+    status, _, err = call(capsys, "--data", "text.txt", *TINY[:-2])
+    assert status == 2 and "absent.so" in err and err.count("\n") == 1
