@@ -1,6 +1,7 @@
 """What a run shows: a summary at the start, a bar or lines while it goes, texts, and a closing word."""
 
 import math
+import os
 import sys
 import time
 
@@ -8,6 +9,7 @@ from tqdm import tqdm
 
 from .trainer import Callbacks
 
+BAR_FORMAT = "{percentage:3.0f}% {bar} {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
 LINE_EVERY_S = 1.0  # without a terminal: at most one step line in this time
 
 
@@ -24,8 +26,8 @@ class Console(Callbacks):
     def start(self, first_step, steps):
         """The run goes from `first_step` to `steps`."""
         self._steps = steps
-        if sys.stderr.isatty():
-            self._bar = tqdm(total=steps, initial=first_step, unit="step", dynamic_ncols=True, leave=False)
+        if has_size(sys.stderr):
+            self._bar = tqdm(total=steps, initial=first_step, dynamic_ncols=True, leave=False, bar_format=BAR_FORMAT)
 
     def close(self):
         if self._bar is not None:
@@ -70,6 +72,14 @@ class Console(Callbacks):
         text = self._tokenizer.decode(ids)
         # a young model draws control characters too, which a terminal would obey
         return "".join(c if c.isprintable() or c == "\n" else "\N{MIDDLE DOT}" for c in text)
+
+
+def has_size(stream):
+    """Whether the stream is a terminal on which a bar can be drawn; some automata offer one of size 0."""
+    try:
+        return stream.isatty() and min(os.get_terminal_size(stream.fileno())) > 0
+    except (OSError, ValueError):
+        return False
 
 
 def step_text(report, shows_mfu=False):

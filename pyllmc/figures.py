@@ -13,6 +13,7 @@ from .trainer import JSON_LOG
 # Okabe and Ito's colours, which differ for every kind of colour vision.
 TRAIN, VALIDATION, TIME, REFERENCE, WRONG = "#0072B2", "#D55E00", "#009E73", "#6E6E6E", "#CC79A7"
 INK, GRID = "#222222", "#E4E4E4"
+PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}  # behind words on lines
 SMOOTH_FROM = 60  # points, from which on a running mean helps the eye
 
 
@@ -69,8 +70,8 @@ def label_last(axes, steps, values):
     finite = np.flatnonzero(np.isfinite(values))
     if finite.size:
         at = finite[-1]
-        axes.annotate(f"{values[at]:.2f}", (steps[at], values[at]), xytext=(0, 8), ha="center",
-                      textcoords="offset points", color=VALIDATION, fontweight="bold")  # fmt: skip
+        axes.annotate(f"{values[at]:.2f}", (steps[at], values[at]), xytext=(4, 10), ha="right",
+                      textcoords="offset points", color=VALIDATION, fontweight="bold", bbox=PAPER)  # fmt: skip
 
 
 def mark_gaps(axes, steps, loss, skipped):
@@ -93,13 +94,13 @@ def draw_times(axes, steps, ms):
     axes.plot(steps, ms, color=TIME, lw=1.0, **single)
     axes.axhline(median, color=INK, lw=1.0, ls=(0, (1, 2)))
     axes.annotate(f"median {median:.4g} ms", (1, median), xycoords=("axes fraction", "data"), xytext=(-4, 4),
-                  textcoords="offset points", ha="right", color=INK)  # fmt: skip
+                  textcoords="offset points", ha="right", color=INK, bbox=PAPER)  # fmt: skip
     top = 1.15 * max(float(np.percentile(finite, 98)), 1.5 * median)
     beyond = int((finite > top).sum())
     axes.set_ylim(0, top if top > 0 else 1)
     if beyond:
         axes.annotate(f"{beyond} above, up to {finite.max():.4g} ms", (0, 1), xycoords="axes fraction",
-                      xytext=(4, -12), textcoords="offset points", color=TIME)  # fmt: skip
+                      xytext=(4, -12), textcoords="offset points", color=TIME, bbox=PAPER)  # fmt: skip
 
 
 def style(axes):

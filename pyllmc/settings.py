@@ -61,6 +61,8 @@ class Settings:
             raise InvalidArgument(f"peak_tflops must be above 0, got {self.peak_tflops!r}")
         if self.resume and self.run_dir is None:
             raise InvalidArgument("resume needs run_dir, the folder of the run to go on with")
+        if self.resume_weights_only and not self.resume:
+            raise InvalidArgument("resume_weights_only says how to resume: it needs resume (-y 1)")
         if self.schedule not in SHAPES:
             raise InvalidArgument(f"schedule {self.schedule!r}: {nearest(self.schedule, SHAPES)}")
         options.check_names(self.hyper, "llmc_hyper", "hyper")

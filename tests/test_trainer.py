@@ -107,7 +107,8 @@ def run(shards, model=None, **settings):
      ({"total_tokens": 0}, InvalidArgument, "total_tokens"), ({"total_tokens": 7}, InvalidArgument, "use 16$"),
      ({"total_tokens": 40}, InvalidArgument, "use 32 or 48"), ({"lr": math.nan}, InvalidArgument, "rate"),
      ({"hyper": {"beta3": 0}}, TypeError, "did you mean 'beta"), ({"hyper": {"step": 3}}, InvalidArgument, "step"),
-     ({"resume": True}, InvalidArgument, "run_dir"), ({"peak_tflops": 0}, InvalidArgument, "peak_tflops")],
+     ({"resume": True}, InvalidArgument, "run_dir"), ({"peak_tflops": -1}, InvalidArgument, "above 0"),
+     ({"resume_weights_only": True}, InvalidArgument, "needs resume"), ({"peak_tflops": 0}, InvalidArgument, "peak_tflops")],
 )  # fmt: skip
 def test_wrong_settings_are_refused_at_once(shards, wrong, error, part):
     with make() as model, train_data(shards) as loader, pytest.raises(error, match=part):
