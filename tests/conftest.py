@@ -10,35 +10,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 MICRO = HERE / "golden" / "micro"
 
 
-def pytest_addoption(parser):
-    parser.addoption(
-        "--require-gpu",
-        action="store_true",
-        help="fail when no test marked gpu has run, instead of passing with all of them skipped",
-    )
-
-
 def pytest_configure(config):
-    config.addinivalue_line("markers", "gpu: needs the CUDA library and a device")
     config.addinivalue_line("markers", "parity: needs torch and transformers (extra: parity)")
-    config.gpu_tests_run = 0
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
-    outcome = yield
-    if call.when == "call" and item.get_closest_marker("gpu") and not outcome.get_result().skipped:
-        item.config.gpu_tests_run += 1
-
-
-def pytest_sessionfinish(session):
-    if session.config.option.require_gpu and not session.config.gpu_tests_run:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    if config.option.require_gpu and not config.gpu_tests_run:
-        terminalreporter.write_line(f"FAILED: no GPU test ran: {no_gpu_because() or 'none was selected'}", red=True)
 
 
 def no_gpu_because():

@@ -5,7 +5,7 @@ import re
 import cffi
 import numpy as np
 
-from pyllmc import _find
+from pyllmc import _find, _native
 from pyllmc.config import GPT2Config
 
 PARAM, GRAD, ADAM_M, ADAM_V, MASTER = range(5)
@@ -31,7 +31,8 @@ _libraries = {}
 def load(backend):
     """The library of a backend ("cpu", "cuda"), opened once."""
     if backend not in _libraries:
-        _libraries[backend] = _find.open_with_dependencies(_find.find_library(backend), ffi.dlopen)
+        with _native._idle_threads_sleep():  # each loading of the process must decide alike
+            _libraries[backend] = _find.open_with_dependencies(_find.find_library(backend), ffi.dlopen)
     return _libraries[backend]
 
 

@@ -1,6 +1,7 @@
 """The C ABI, verb by verb: what it refuses and how it says so, in which order calls may come, what stays untouched."""
 
 import gc
+import queue
 import re
 import resource
 import threading
@@ -110,7 +111,11 @@ def test_communicator_id(lib):
 
 
 CONFIG_FAULTS = [
-    *((field, value) for field in ("context", "vocab", "layers", "heads", "channels") for value in (0, -1, -(2**31), 2**31 - 1)),
+    *(
+        (field, value)
+        for field in ("context", "vocab", "layers", "heads", "channels")
+        for value in (0, -1, -(2**31), 2**31 - 1)
+    ),
     ("heads", 3),  # 8 channels
 ]
 
@@ -136,7 +141,7 @@ OPTION_FAULTS = {
     "precision": (-1, 2), "master_weights": (-1, 2), "tf32": (-1, 2), "recompute": (-1, 3), "gelu_fusion": (-1, 3),
     "attention": (-1, 3), "head_chunks": (0, -1, 9), "deterministic": (-1, 2), "streams": (0, 2, 3, 5, -4),
     "graph": (-1, 2), "prefetch": (-1, 4), "slots": (1, 0, -1, 1000000), "results": (1, 0, -1, 1000000),
-    "stress": (-1, 2**31 - 1), "drop_edge": (-2, 1000), "rank": (-1, 1), "world": (0, -1), "zero_stage": (-1, 2),
+    "tune": (-1, 2), "stress": (-1, 2**31 - 1), "drop_edge": (-2, 1000), "rank": (-1, 1), "world": (0, -1), "zero_stage": (-1, 2),
 }  # fmt: skip
 
 
@@ -145,7 +150,9 @@ def test_option_faults_cover_every_option():
     assert set(OPTION_FAULTS) | free == {name for name, _ in ffi.typeof("llmc_options").fields}
 
 
-@pytest.mark.parametrize("field, value", [(field, value) for field, values in OPTION_FAULTS.items() for value in values])
+@pytest.mark.parametrize(
+    "field, value", [(field, value) for field, values in OPTION_FAULTS.items() for value in values]
+)
 def test_option_out_of_range(lib, field, value):
     options = driver.make_options(lib, **{"batch": 2, "seq_len": 4, "precision": FP32, field: value})
     plan, out = ffi.new("llmc_memory *"), ffi.new("llmc_model **")
@@ -213,14 +220,27 @@ def test_null_arguments(model):
     for args in ((null, model.options, ffi.new("llmc_memory *")), (driver.make_config(CONFIG), null, ffi.new("llmc_memory *")),
                  (driver.make_config(CONFIG), model.options, null)):  # fmt: skip
         refused("INVALID", "NULL", call=lambda: driver.check(model.lib, model.lib.llmc_memory_plan(*args)))
-    refused("INVALID", "NULL", call=lambda: driver.check(model.lib, model.lib.llmc_param_info(null, 0, ffi.new("llmc_param *"))))
-    refused("INVALID", "NULL", call=lambda: driver.check(model.lib, model.lib.llmc_param_info(driver.make_config(CONFIG), 0, null)))
+    refused(
+        "INVALID",
+        "NULL",
+        call=lambda: driver.check(model.lib, model.lib.llmc_param_info(null, 0, ffi.new("llmc_param *"))),
+    )
+    refused(
+        "INVALID",
+        "NULL",
+        call=lambda: driver.check(model.lib, model.lib.llmc_param_info(driver.make_config(CONFIG), 0, null)),
+    )
 
 
 @pytest.mark.parametrize("index", [-1, 16, 2**31 - 1])
 def test_param_info_index(lib, index):
     out, memory, before = filled("llmc_param *")
-    refused("INVALID", index, 15, call=lambda: driver.check(lib, lib.llmc_param_info(driver.make_config(CONFIG), index, out)))
+    refused(
+        "INVALID",
+        index,
+        15,
+        call=lambda: driver.check(lib, lib.llmc_param_info(driver.make_config(CONFIG), index, out)),
+    )
     assert bytes(ffi.buffer(memory)) == before
 
 
@@ -244,7 +264,9 @@ def test_tensor_arguments(model):
 def test_bf16_transfers_round_to_nearest_even(model):
     size = CONFIG.num_params  # many values, halves and specials among them
     values = np.random.default_rng(0).standard_normal(size).astype(np.float32)
-    values[:8] = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x7F800000, 0xFF7FFFFF, 0x00008000, 0x80000000, 1], np.uint32).view(np.float32)
+    values[:8] = np.array(
+        [0x3F808000, 0x3F818000, 0x3F808001, 0x7F800000, 0xFF7FFFFF, 0x00008000, 0x80000000, 1], np.uint32
+    ).view(np.float32)
     shape = CONFIG.shapes()["fcw"]
     count = int(np.prod(shape))
     model.write_one("fcw", values[:count].reshape(shape))
@@ -279,7 +301,11 @@ def test_new_model_is_all_zero(backend):
 @pytest.mark.parametrize(
     "field, value",
     [
-        *((field, value) for field in ("learning_rate", "weight_decay", "grad_clip", "max_loss_z", "max_norm_z") for value in (-1.0, np.nan)),
+        *(
+            (field, value)
+            for field in ("learning_rate", "weight_decay", "grad_clip", "max_loss_z", "max_norm_z")
+            for value in (-1.0, np.nan)
+        ),
         *((field, value) for field in ("learning_rate", "eps") for value in (np.inf, -1e-8)),
         *((field, value) for field in ("beta1", "beta2") for value in (-0.1, 1.0, 1.5, np.nan)),
         ("eps", 0.0),  # rows without gradient would become 0/0
@@ -303,7 +329,13 @@ def test_sample_arguments(lib):
         (3, [float("nan"), 0, 1], "temperature"), (3, [1, -1, 1], "top_k"), (3, [1, 0, -0.1], "top_p"),
         (3, [1, 0, 1.5], "top_p"), (3, [1, 0, float("nan")], "top_p"),
     ):  # fmt: skip
-        refused("INVALID", word, call=lambda: driver.check(lib, lib.llmc_sample(logits, vocab, ffi.new("llmc_sampling *", how), state, token)))
+        refused(
+            "INVALID",
+            word,
+            call=lambda: driver.check(
+                lib, lib.llmc_sample(logits, vocab, ffi.new("llmc_sampling *", how), state, token)
+            ),
+        )
     assert token[0] == -7 and state[0] == 9
     for how in ([1, 99, 1], [1e-30, 0, 1], [1e30, 0, 1], [1, 3, 1e-9]):
         assert lib.llmc_sample(logits, 3, ffi.new("llmc_sampling *", how), state, token) == 0
@@ -470,6 +502,59 @@ def test_results_can_come_later(backend):
     assert runs[0] == runs[1] == runs[2] and len(set(runs[0])) == 8
 
 
+def run_steps(engine, steps=20):
+    return [engine.step([batch(s)], step=s + 1, learning_rate=1e-2).loss for s in range(steps)]
+
+
+def test_a_loader_thread_beside_the_steps(backend):
+    """Slots are acquired, filled and submitted by one thread, used by another: the same losses."""
+    params, ready = oracle.random_params(CONFIG), queue.Queue()
+    with Engine(CONFIG, 2, 4, backend, params, results=30) as engine:
+        expected = run_steps(engine)
+    with Engine(CONFIG, 2, 4, backend, params, results=30) as engine:
+        loader = threading.Thread(target=lambda: [ready.put(engine.submit(*batch(s))) for s in range(20)])
+        loader.start()
+        tickets = []
+        for step in range(20):
+            engine.call("micro_step", ready.get(timeout=60), 0, 1)
+            tickets.append(engine.update(step=step + 1, learning_rate=1e-2))
+        loader.join()
+        assert [engine.result(ticket).loss for ticket in tickets] == expected
+
+
+def test_two_models_in_two_threads(backend):
+    params, found = oracle.random_params(CONFIG), {}
+    with Engine(CONFIG, 2, 4, backend, params) as engine:
+        expected = run_steps(engine)
+
+    def train(name):
+        with Engine(CONFIG, 2, 4, backend, params) as engine:
+            found[name] = run_steps(engine)
+
+    threads = [threading.Thread(target=train, args=(name,)) for name in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {0: expected, 1: expected}
+
+
+def test_freed_with_work_under_way(backend):
+    """Acquired, submitted and half-used slots, updates nobody asked about: freeing waits and goes."""
+    params = oracle.random_params(CONFIG)
+    for _ in range(5):
+        engine = Engine(CONFIG, 2, 4, backend, params)
+        for step in range(3):
+            engine.micro_step(*batch(step))
+            engine.update(step=step + 1)
+        engine.micro_step(*batch(), 0, 2)
+        engine.submit(*batch())
+        acquire(engine, -1)
+        engine.close()
+    with Engine(CONFIG, 2, 4, backend, params) as engine:
+        assert np.isfinite(run_steps(engine, 2)).all()
+
+
 def test_wrong_sizes_for_logits_and_generation(model):
     logits, tokens = ffi.new("float[]", 1000), ffi.new("int32_t[]", [1] * 20)
     slot = model.submit(*batch())
@@ -515,7 +600,10 @@ def test_memory_plan(lib):
         plan = ffi.new("llmc_memory *")
         options = driver.make_options(lib, batch=4, seq_len=16, precision=FP32, recompute=recompute)
         driver.check(lib, lib.llmc_memory_plan(driver.make_config(config), options, plan))
-        parts = [getattr(plan, name) for name in ("parameters", "gradients", "optimizer", "activations", "logits", "workspace", "batches")]
+        parts = [
+            getattr(plan, name)
+            for name in ("parameters", "gradients", "optimizer", "activations", "logits", "workspace", "batches")
+        ]
         assert min(parts) > 0 and sum(parts) == plan.total
         assert plan.parameters >= 4 * config.num_params and plan.optimizer >= 2 * plan.parameters
         assert plan.logits >= 4 * 16 * config.padded_vocab * 4
@@ -647,7 +735,10 @@ def test_random_calls_never_break_a_model(backend):
     """Thousands of calls in random order with random arguments: a status each, and a sound model afterwards."""
     params, random = oracle.random_params(CONFIG), np.random.default_rng(0)
     logits, tokens = ffi.new("float[]", 2000), ffi.new("int32_t[]", 64)
-    out = {name: ffi.new(name + " *") for name in ("llmc_slot", "llmc_step_result", "llmc_guard", "int64_t", "int32_t", "float")}
+    out = {
+        name: ffi.new(name + " *")
+        for name in ("llmc_slot", "llmc_step_result", "llmc_guard", "int64_t", "int32_t", "float")
+    }
     hyper = ffi.new("llmc_hyper *", {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "step": 1})
     seen = set()
 

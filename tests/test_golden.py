@@ -7,7 +7,7 @@ import numpy as np
 import oracle
 import pytest
 from conftest import MICRO
-from engine import ADAM_M, ADAM_V, GRAD, Engine
+from engine import ADAM_M, ADAM_V, Engine
 from tolerance import limit
 
 from pyllmc.formats import read_checkpoint, read_debug_state, read_state, split_by_tensor
@@ -54,7 +54,10 @@ def test_ten_steps_on_one_batch(model, backend):
     with open(prefix + "overfit.json") as file:
         run = json.load(file)
     how = run["optimizer"]
-    hyper = {"learning_rate": how["lr"], **{name: how[name] for name in ("beta1", "beta2", "eps", "weight_decay", "grad_clip")}}
+    hyper = {
+        "learning_rate": how["lr"],
+        **{name: how[name] for name in ("beta1", "beta2", "eps", "weight_decay", "grad_clip")},
+    }
     with open_engine(checkpoint, *state.inputs.shape, backend) as engine:
         results = [engine.step([(state.inputs, state.targets)], step=i + 1, **hyper) for i in range(10)]
     expected = [(record["loss"], record["grad_norm"]) for record in run["overfit_one_batch"]]
@@ -122,7 +125,9 @@ def test_resume_of_a_reference_run(golden, backend):
             if step % 5 == 0:
                 found_val.append(mean_eval(engine, val_data, 5))
             lr = oracle.cosine(step, peak=1e-3, steps=20, warmup=2, final=0.1)
-            result = engine.step([train_data.next_batch()], step=step + 1, learning_rate=lr, weight_decay=0.1, grad_clip=1.0)
+            result = engine.step(
+                [train_data.next_batch()], step=step + 1, learning_rate=lr, weight_decay=0.1, grad_clip=1.0
+            )
             found[step + 1], found_norms[step + 1] = result.loss, result.grad_norm
         found_val.append(mean_eval(engine, val_data, 5))
     for step in range(11, 21):
@@ -146,5 +151,7 @@ def test_bf16_checkpoint(name, request, backend):
             assert np.array_equal(engine.read_one(tensor), values), tensor
         loss, grads = engine.loss_and_grads(state.inputs, state.targets)
     assert loss == pytest.approx(state.loss, abs=limit("bf16 loss", backend))
-    assert loss == pytest.approx(oracle.loss_and_grads(half.params, state.inputs, state.targets, half.config)[0], rel=limit("loss", backend))
+    assert loss == pytest.approx(
+        oracle.loss_and_grads(half.params, state.inputs, state.targets, half.config)[0], rel=limit("loss", backend)
+    )
     assert oracle.distance(grads["wte"], state.grads["wte"]) < 0.05

@@ -145,9 +145,7 @@ def test_three_steps_with_clip_and_decay(backend):
     with Engine(config, 2, 16, backend, params) as engine:
         for step in range(3):
             batch = oracle.random_batch(config, 2, 16, seed=step)
-            result = engine.step(
-                [batch], step=step + 1, learning_rate=1e-2, eps=1e-3, weight_decay=0.1, grad_clip=0.5
-            )
+            result = engine.step([batch], step=step + 1, learning_rate=1e-2, eps=1e-3, weight_decay=0.1, grad_clip=0.5)
             expected, grads = oracle.loss_and_grads(truth.params, *batch, config)
             assert result.grad_norm == pytest.approx(truth.update(grads, 1e-2), rel=limit("norm", backend))
             assert result.loss == pytest.approx(expected, rel=limit("loss", backend) * 5)
@@ -180,7 +178,9 @@ def test_update_formula_on_given_gradients(backend):
             for name, value in engine.read(kind).items():
                 # a moment that cancels keeps the rounding of its largest term
                 atol = limit("update", backend) * (1 if kind == 0 else np.abs(expected[name]).max() * 1e-3)
-                np.testing.assert_allclose(value, expected[name], rtol=limit("update", backend), atol=atol, err_msg=name)
+                np.testing.assert_allclose(
+                    value, expected[name], rtol=limit("update", backend), atol=atol, err_msg=name
+                )
 
 
 def test_decay_reaches_matrices_only_and_once(backend):
@@ -234,9 +234,7 @@ def test_switch_keeps_the_result(switch, backend):
     runs = []
     for options in ({}, switch):
         with Engine(config, 2, 16, backend, params, **options) as engine:
-            losses = [
-                engine.step(batches[i : i + 2], step=i + 1, learning_rate=1e-3, eps=1e-3).loss for i in range(3)
-            ]
+            losses = [engine.step(batches[i : i + 2], step=i + 1, learning_rate=1e-3, eps=1e-3).loss for i in range(3)]
             runs.append((losses, engine.read(GRAD), engine.logits(batches[0][0])))
     (losses, grads, logits), (other_losses, other_grads, other_logits) = runs
     assert other_losses == pytest.approx(losses, rel=limit("same", backend))

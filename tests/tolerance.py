@@ -24,6 +24,9 @@ LIMITS = {
     "trajectory": Limit(1e-4, 1e-3, "40 steps; float64 is 1.1e-6 away from the fp32 reference"),
     "same": Limit(2e-6, 1e-5, "the same sums in another order"),
     "bf16 loss": Limit(5e-3, 2e-2, "weights of 8 significant bits, seen in nats on an untrained model"),
+    "bf16 logits": Limit(0, 2e-2, "activations rounded to 2^-9 some ten times over on the way through two layers"),
+    "bf16 grads": Limit(0, 5e-2, "the same again backwards, and small sums of large terms; never on the CPU"),
+    "tf32 grads": Limit(0, 5e-3, "factors of 11 significant bits, sums in fp32"),
 }
 
 
