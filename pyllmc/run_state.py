@@ -35,6 +35,7 @@ def save(folder, step, model, loader_state):
     complete comes last: a kill at any moment leaves the previous checkpoint in charge.
     """
     folder, rank = Path(folder), model.options.rank
+    (folder / rundir.done_name(step)).unlink(missing_ok=True)  # of another run's same step: not to be mixed
     now, before = model.rng
     state = OptimizerState(
         step, model.m.values(), model.v.values(), model.master.values() if keeps_master(model) else None,

@@ -392,10 +392,10 @@ import os, random, signal, sys, time
 from pathlib import Path
 import numpy as np
 from pyllmc import GPT2, GPT2Config, run_state
-from pyllmc.checkpoint import iter_checkpoint
-from pyllmc.optimizer_state import LoaderState, read_state
+from pyllmc.checkpoint import iter_checkpoint, peek_checkpoint
+from pyllmc.optimizer_state import LoaderState, peek_state, read_state
 from pyllmc.rundir import find_latest_complete, state_name
-folder, config = Path(sys.argv[1]), GPT2Config(layers=1, heads=2, channels=64, vocab=50, context=8)
+folder, config = Path(sys.argv[1]), GPT2Config(layers=1, heads=2, channels=64, vocab=9000, context=8)
 def save_for_ever(ready):
     model = GPT2.from_config(config, init="zeros", batch=1, seq_len=8, device="cpu")
     step = (find_latest_complete(folder).step or 0) + 1
@@ -414,7 +414,7 @@ for _ in range(10):
         save_for_ever(ready)
     os.close(ready)
     os.read(out, 1)  # one is complete
-    time.sleep(random.random() * 0.03)
+    time.sleep(random.random() * 0.05)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     os.close(out)
@@ -424,8 +424,16 @@ for _ in range(10):
     stored = dict(iter_checkpoint(folder / f"model_{reached:08d}.bin"))
     state = read_state(folder / state_name(reached), config)
     assert (stored["wpe"] == reached).all() and state.loader.sample == reached and (state.m == reached).any()
-partial = [p.name for p in folder.iterdir() if not p.name.startswith(".")]
-print(reached, len(partial))
+    for path in folder.glob("model_*"):
+        peek_checkpoint(path)
+    for path in folder.glob("state_*"):
+        peek_state(path, config)
+    for path in folder.glob("DONE_*"):
+        digits = path.name.removeprefix("DONE_")
+        names = sorted(p.name for p in folder.glob(f"*_{digits}*") if p.name[0] != ".")
+        assert len(names) == 4, names
+    for path in folder.glob(f"*_{reached - 1:08d}*"):
+        path.unlink()
 """
 
 
