@@ -374,7 +374,7 @@ def write(path, kind, extra):
     cxx, version = check_compiler()
     text = "\n".join(quote(word) for word in KINDS[kind]()) + "\n"
     note = f"{cxx}: {version}\n{nvcc() if 'cuda' in kind else ''}\n{' '.join(extra)}\n{text}"
-    path, memo = Path(path), Path(path + ".from")
+    path, memo = Path(path), Path(f"{path}.from")
     if path.exists() and memo.exists() and memo.read_text() == note:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
