@@ -53,8 +53,9 @@ def micro_batches(inputs, targets, B, T, vocab):
 class Slot:
     """Memory for one batch: `inputs` and `targets`, int32 (B,T), yours until submit().
 
-    As a context manager it gives the slot back if the block leaves without submitting it. The views stay
-    safe to read after the model is closed, but nothing written to them then, or after submit, is used.
+    As a context manager it gives the slot back if the block leaves without submitting it, or by an exception
+    before it was consumed. The views stay safe to read after the model is closed, but nothing written to them
+    then, or after submit, is used.
     """
 
     def __init__(self, handle, index, inputs, targets):
@@ -93,6 +94,7 @@ class Slot:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        if self._state == "acquired" and not self._handle.closed:
+    def __exit__(self, exception, *_):
+        unused = ("acquired", "submitted") if exception else ("acquired",)
+        if self._state in unused and not self._handle.closed:
             self.release()

@@ -3,7 +3,6 @@
 import types
 import weakref
 from collections import deque
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,25 +11,13 @@ from .batches import Slot, as_tokens, check_ids, micro_batches
 from .checkpoint import iter_checkpoint, peek_checkpoint, write_checkpoint
 from .config import GPT2Config
 from .errors import InvalidArgument, nearest
+from .inspection import Inspected, c_config, c_options
 from .results import StepHandle
 from .rng import initial_params
 from .tensors import Tensors
 
-GUARD_FIELDS = ("loss", "norm", "loss_seen", "norm_seen")
 
-
-@dataclass(frozen=True)
-class Span:
-    """A piece of work on a lane of a recorded step; times in microseconds since the step's start."""
-
-    name: str
-    lane: str
-    layer: int | None
-    start_us: float
-    end_us: float
-
-
-class GPT2:
+class GPT2(Inspected):
     """A model in an engine. Make one with from_checkpoint, from_descriptor or from_config.
 
     batch (B) and seq_len (T) fix the shape of a micro-batch. device: "auto" (CUDA if it can be used, else
@@ -38,8 +25,9 @@ class GPT2:
     llmc_options is a keyword (llmc.h describes them; precision, attention and prefetch take words, such as
     precision="bf16"); what isn't given has C's default. A misspelt keyword is a TypeError.
 
-    One thread drives a model; acquire_slot and Slot's methods may be used by a second one beside it. Use it
-    in a `with` block, or call close(), or leave it to the garbage collector or the interpreter's exit.
+    One thread drives a model; acquire_slot and Slot's methods may be used by a second one beside it. Ctrl-C is
+    heard while it waits; the CPU engine computes in the call itself, so there it is heard when that returns.
+    Use it in a `with` block, or call close(), or leave it to the garbage collector or the interpreter's exit.
     """
 
     def __init__(self, config, *, batch, seq_len, device="auto", library=None, **engine_options):
@@ -48,9 +36,9 @@ class GPT2:
         self.library, ordinal, self.device_reason = _native.choose(device, library)
         self.config, self.updates = config, 0
         ffi = self.library.ffi
-        c_config = _c_config(ffi, config)
-        wanted = _c_options(self.library, ordinal, {"batch": batch, "seq_len": seq_len, **engine_options})
-        self.handle = _native.Handle(self.library, c_config, wanted)
+        shape = c_config(ffi, config)
+        wanted = c_options(self.library, ordinal, {"batch": batch, "seq_len": seq_len, **engine_options})
+        self.handle = _native.Handle(self.library, shape, wanted)
         self._finalizer = weakref.finalize(self, self.handle.close)  # at the latest at the interpreter's exit
         resolved = ffi.new("llmc_options *")
         self.handle.call("llmc_model_options", resolved)
@@ -59,7 +47,7 @@ class GPT2:
         self.device = self.library.backend
         if self.device != "cpu":
             self.device += f":{self.options.device}"
-        table = self._param_table(c_config)
+        table = self._param_table(shape)
         self.param_shapes = {row["name"]: tuple(row["shape"][: row["dims"]]) for row in table}
         self.params, self.grads = Tensors(self, "LLMC_PARAM"), Tensors(self, "LLMC_GRAD")
         self.m, self.v = Tensors(self, "LLMC_ADAM_M"), Tensors(self, "LLMC_ADAM_V")
@@ -144,7 +132,8 @@ class GPT2:
         pairs = micro_batches(inputs, targets, self.batch, self.seq_len, self.config.vocab)
         c_hyper = self._c_hyper(lr, hyper)
         for i, pair in enumerate(pairs):
-            self.micro_step(self._upload(*pair), i, len(pairs))
+            with self._upload(*pair) as slot:
+                self.micro_step(slot, i, len(pairs))
         return self._update(c_hyper)
 
     def micro_step(self, slot, i=0, n=1):
@@ -155,6 +144,12 @@ class GPT2:
     def update(self, *, lr=None, **hyper):
         """Clip, guard and AdamW after the last micro-step. Keywords as step's. Returns a StepHandle."""
         return self._update(self._c_hyper(lr, hyper))
+
+    def hyper_default(self):
+        """C's default of every field of llmc_hyper, as a dict."""
+        c_hyper = self.library.ffi.new("llmc_hyper *")
+        self.library.plain("llmc_hyper_default", c_hyper)
+        return _native.as_dict(self.library.ffi, c_hyper[0])
 
     def acquire_slot(self, timeout=None):
         """A Slot to fill, once one is free. timeout: seconds, None for ever; then ResultTimeout."""
@@ -182,7 +177,10 @@ class GPT2:
         """Mean cross-entropy in nats, without training. Shapes as step's. With per_position the losses,
         float32 in the shape of the inputs."""
         pairs = micro_batches(inputs, targets, self.batch, self.seq_len, self.config.vocab)
-        found = [self.eval_slot(self._upload(*pair), per_position) for pair in pairs]
+        found = []
+        for pair in pairs:
+            with self._upload(*pair) as slot:
+                found.append(self.eval_slot(slot, per_position))
         if per_position:
             return np.stack(found) if np.ndim(inputs) == 3 else found[0]
         return sum(found) / len(found)
@@ -208,11 +206,11 @@ class GPT2:
         count, n = rows.shape
         padded = np.zeros((self.batch, self.seq_len), np.int32)
         padded[:count, :n] = rows
-        slot = self._upload(padded, np.zeros_like(padded))
         out = np.empty((self.batch, self.seq_len, self.config.vocab), np.float32)
         pointer = self.library.ffi.from_buffer("float[]", out)
-        self.handle.call("llmc_logits", slot.expect_submitted(), pointer, out.nbytes)
-        slot.consumed()
+        with self._upload(padded, np.zeros_like(padded)) as slot:
+            self.handle.call("llmc_logits", slot.expect_submitted(), pointer, out.nbytes)
+            slot.consumed()
         out = out[:count, :n]
         return out[0] if array.ndim == 1 else out
 
@@ -240,80 +238,11 @@ class GPT2:
         """
         return generation.stream(self, prompt_ids, max_new, temperature, top_k, top_p, seed, stop)
 
-    # -- looking inside ------------------------------------------------------------------------------
-
-    @classmethod
-    def memory_plan(cls, config, *, batch, seq_len, device="auto", library=None, **engine_options):
-        """Bytes that a model would take, without making one: the fields of llmc_memory."""
-        options.check_names(engine_options, "llmc_options", "memory_plan")
-        chosen, ordinal, _ = _native.choose(device, library)
-        wanted = _c_options(chosen, ordinal, {"batch": batch, "seq_len": seq_len, **engine_options})
-        plan = chosen.ffi.new("llmc_memory *")
-        chosen.call("llmc_memory_plan", _c_config(chosen.ffi, config), wanted, plan)
-        return types.SimpleNamespace(**_native.as_dict(chosen.ffi, plan[0]))
-
-    @property
-    def memory(self):
-        """Bytes that this model takes: the fields of llmc_memory."""
-        given = vars(self.options).copy()
-        del given["device"]
-        return self.memory_plan(self.config, device=self.device, library=self.library.path, **given)
-
-    @property
-    def device_info(self):
-        """The device's fields of llmc_device, as a dict."""
-        return self.library.device_info(self.options.device)
-
-    @property
-    def rng(self):
-        """(now, before the last update): the stochastic-rounding generator. Assign `now` to set it."""
-        now, before = (self.library.ffi.new("uint64_t *") for _ in range(2))
-        self.handle.call("llmc_rng_get", now, before)
-        return now[0], before[0]
-
-    @rng.setter
-    def rng(self, now):
-        self.handle.call("llmc_rng_set", now)
-
-    @property
-    def guard(self):
-        """The outlier guard's memory: {"loss", "norm": rings of 128 floats, "loss_seen", "norm_seen"}."""
-        record = self.library.ffi.new("llmc_guard *")
-        self.handle.call("llmc_guard_get", record)
-        return _native.as_dict(self.library.ffi, record[0])
-
-    @guard.setter
-    def guard(self, values):
-        if set(values) != set(GUARD_FIELDS):
-            raise InvalidArgument(f"guard needs {', '.join(GUARD_FIELDS)}, got {', '.join(map(str, values))}")
-        try:
-            record = self.library.ffi.new("llmc_guard *", dict(values))
-        except (TypeError, IndexError, OverflowError) as error:
-            raise InvalidArgument(f"guard: {error}") from None
-        self.handle.call("llmc_guard_set", record)
-
-    def arm_timeline(self):
-        """Record the spans of the next whole step."""
-        self.handle.call("llmc_timeline_arm")
-
-    def timeline(self):
-        """The recorded step as a list of Span. Raises StateError before a step was recorded."""
-        ffi = self.library.ffi
-        count = ffi.new("int32_t *")
-        self.handle.call("llmc_timeline_read", ffi.NULL, 0, count)
-        spans = ffi.new("llmc_span[]", max(count[0], 1))
-        self.handle.call("llmc_timeline_read", spans, count[0], count)
-        listed = (_native.as_dict(ffi, spans[i]) for i in range(count[0]))
-        return [
-            Span(s["name"], s["lane"], None if s["layer"] < 0 else s["layer"], s["start_us"], s["end_us"])
-            for s in listed
-        ]
+    # -- inner ---------------------------------------------------------------------------------------
 
     def constant(self, name):
         """An enumerator of llmc.h."""
         return _native.constants()[name]
-
-    # -- inner ---------------------------------------------------------------------------------------
 
     def _upload(self, inputs, targets):
         slot = self.acquire_slot()
@@ -322,12 +251,6 @@ class GPT2:
             slot.targets[:] = targets
             slot.submit()
         return slot
-
-    def hyper_default(self):
-        """C's default of every field of llmc_hyper, as a dict."""
-        c_hyper = self.library.ffi.new("llmc_hyper *")
-        self.library.plain("llmc_hyper_default", c_hyper)
-        return _native.as_dict(self.library.ffi, c_hyper[0])
 
     def _c_hyper(self, lr, given):
         if lr is not None:
@@ -354,23 +277,8 @@ class GPT2:
         self._unread.append(weakref.ref(handle))
         return handle
 
-    def _param_table(self, c_config):
+    def _param_table(self, shape):
         info = self.library.ffi.new("llmc_param *")
         for index in range(self.constant("LLMC_NUM_PARAMS")):
-            self.library.call("llmc_param_info", c_config, index, info)
+            self.library.call("llmc_param_info", shape, index, info)
             yield _native.as_dict(self.library.ffi, info[0])
-
-
-def _c_config(ffi, config):
-    if not isinstance(config, GPT2Config):
-        raise InvalidArgument(f"config must be a GPT2Config, got {config!r:.80}")
-    fields = {name: getattr(config, name) for name in options.names("llmc_config")}
-    return ffi.new("llmc_config *", fields)
-
-
-def _c_options(library, ordinal, given):
-    filled = library.ffi.new("llmc_options *")
-    library.plain("llmc_options_default", filled)
-    options.fill(filled, given)
-    filled.device = ordinal
-    return filled

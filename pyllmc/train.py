@@ -198,7 +198,7 @@ def summary(model, name, data, trainer, plan, unigram, folder):
     threads = f", {model.options.threads or info['multiprocessors']} threads" if model.device == "cpu" else ""
     precision = options.word_of("precision", model.options.precision)
     megabytes = {part: getattr(plan, part) / 2**20 for part in MEMORY_PARTS}
-    biggest = "".join(f", {part} {size:.0f}" for part, size in megabytes.items() if size >= 0.5)
+    biggest = ", ".join(f"{part} {size:.0f}" for part, size in megabytes.items() if size >= 0.5)
     per_epoch = trainer.loader.num_batches / trainer.micro_batches
     return [
         ("device", f"{model.device}: {info['name']}{threads} ({model.device_reason})"),
@@ -210,7 +210,7 @@ def summary(model, name, data, trainer, plan, unigram, folder):
                   f"({trainer.micro_batches} x {model.batch} x {model.seq_len}), "
                   f"{trainer.steps / per_epoch:.2g} epochs"),
         ("rate", f"{trainer.schedule.name}, peak {trainer.schedule.lr:g}"),
-        ("memory", f"{plan.total / 2**20:.0f} MiB{biggest}"),
+        ("memory", f"{plan.total / 2**20:.0f} MiB: {biggest or 'next to nothing'}"),
         ("folder", str(folder)),
     ]  # fmt: skip
 

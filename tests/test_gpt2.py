@@ -178,6 +178,19 @@ def test_slots_are_given_back(model):
     model.acquire_slot(timeout=5)
 
 
+def test_a_failed_call_gives_its_slot_back(model, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "micro_step", interrupted)
+        patch.setattr(model, "eval_slot", interrupted)
+        for call in (model.step, model.eval_loss) * model.options.slots:
+            with pytest.raises(KeyboardInterrupt):
+                call(*batch())
+    assert [model.acquire_slot(timeout=5) for _ in range(model.options.slots)]
+
+
 def test_update_without_micro_step(model):
     with pytest.raises(StateError):
         model.update(lr=1e-3)
