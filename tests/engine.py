@@ -7,6 +7,7 @@ import numpy as np
 
 from pyllmc import _find, _native
 from pyllmc.config import GPT2Config
+from pyllmc.errors import LibraryNotFound
 
 PARAM, GRAD, ADAM_M, ADAM_V, MASTER = range(5)
 FP32, BF16 = 0, 1
@@ -31,8 +32,12 @@ _libraries = {}
 def load(backend):
     """The library of a backend ("cpu", "cuda"), opened once."""
     if backend not in _libraries:
+        path = _find.find_library(backend)
         with _native._idle_threads_sleep():  # each loading of the process must decide alike
-            _libraries[backend] = _find.open_with_dependencies(_find.find_library(backend), ffi.dlopen)
+            lib = _find.open_with_dependencies(path, ffi.dlopen)
+        if ffi.string(lib.llmc_backend()).decode() != backend:
+            raise LibraryNotFound(f"{path} is no {backend} engine")
+        _libraries[backend] = lib
     return _libraries[backend]
 
 
