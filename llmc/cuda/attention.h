@@ -1,7 +1,8 @@
 // attention.h (CUDA, private) - the seams between attention.cu (which decides) and the ways to attend:
-//   attention_flash.cu   own kernels, any shape, float and bf16, deterministic; sizes in attention_tile.cuh
-//   attention_cudnn.cpp  cuDNN's fused attention, bf16, shapes prepared beforehand
-//   attention_decode.cu  one new position against kept keys and values
+//   attention_flash.cu       own kernels for bf16, any shape, deterministic; on attention_tile.cuh
+//   attention_flash_fp32.cu  the same for float
+//   attention_cudnn.cpp      cuDNN's fused attention, bf16, shapes prepared beforehand
+//   attention_decode.cu      one new position against kept keys and values
 // This header is plain C++: attention_cudnn.cpp is compiled by the host compiler.
 #pragma once
 #include <cuda_runtime.h>

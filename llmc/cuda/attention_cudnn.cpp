@@ -85,6 +85,16 @@ LLMC_FORWARD_STATUS(cudnnBackendGetAttribute,
                      int64_t *count, void *values),
                     (descriptor, name, type, capacity, count, values))
 LLMC_FORWARD_STATUS(cudnnBackendExecute, (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack), (handle, plan, pack))
+// Convolution's, which attention never calls; only an unoptimised build keeps the references.
+LLMC_FORWARD_STATUS(cudnnCreateFilterDescriptor, (cudnnFilterDescriptor_t * filter), (filter))
+LLMC_FORWARD_STATUS(cudnnDestroyFilterDescriptor, (cudnnFilterDescriptor_t filter), (filter))
+LLMC_FORWARD_STATUS(cudnnSetFilterNdDescriptor,
+                    (cudnnFilterDescriptor_t filter, cudnnDataType_t type, cudnnTensorFormat_t format, int dimensions, const int sizes[]),
+                    (filter, type, format, dimensions, sizes))
+LLMC_FORWARD_STATUS(cudnnReorderFilterAndBias,
+                    (cudnnHandle_t handle, const cudnnFilterDescriptor_t filter, cudnnReorderType_t type, const void *from, void *to, int with_bias,
+                     const void *bias_from, void *bias_to),
+                    (handle, filter, type, from, to, with_bias, bias_from, bias_to))
 
 // The frontend compiles one unrelated kernel (RMSNorm + SiLU) at run time; attention never asks for it,
 // so its compiler calls end here and the library needs no NVRTC of its own.
