@@ -9,7 +9,7 @@ import importlib.util
 import pathlib
 from collections import Counter
 
-RUNTIME_API = 3  # CUPTI_CB_DOMAIN_RUNTIME_API
+RUNTIME_API = 2  # CUPTI_CB_DOMAIN_RUNTIME_API
 ENTER = 0  # CUPTI_API_ENTER
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
 

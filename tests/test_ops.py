@@ -30,7 +30,9 @@ LIMITS = {
     "layernorm_forward": Limit(2e-6, 3e-6, 0.006, "sums of C terms, then a product chain; fp32 statistics"),
     "residual_layernorm_forward": Limit(2e-6, 3e-6, 0.02, "bf16 rounds the residual before it is normalised"),
     "layernorm_backward": Limit(5e-6, 1e-5, 0.008, "two sums per row, N terms per column, cancellation"),
-    "linear_forward": Limit(3e-6, 1e-5, 0.004, "C products, each sum in another order; bf16 rounds once"),
+    "linear_forward": Limit(
+        3e-6, 1e-5, 0.008, "C products, each sum in another order; bf16 rounds once, twice where a width is odd"
+    ),
     "linear_gelu_forward": Limit(3e-6, 1e-5, 0.01, "bf16 may round before GELU"),
     "linear_backward_input": Limit(3e-6, 1e-5, 0.004, "OC products"),
     "linear_gelu_backward_input": Limit(3e-6, 1e-5, 0.01, "bf16 may round before the factor gelu'"),
@@ -49,12 +51,18 @@ LIMITS = {
 }
 
 
-def error(got, true):
+# Outputs whose error counts absolutely below a size, by op and position: the loss of a vocabulary of one
+# is exactly 0, and the library's bf16 GELU has a tanh that is good to 5e-4 (one value has no others to
+# be measured against).
+FLOORS = {("classifier", 0): 0.1, ("linear_gelu_forward", 0): 0.1}
+
+
+def error(got, true, floor=1e-30):
     true = np.asarray(true, np.float64)
     assert got.shape == true.shape
     if got.size == 0:
         return 0.0
-    scale = np.abs(true) + np.sqrt(np.mean(true**2)) + 1e-30
+    scale = np.abs(true) + np.sqrt(np.mean(true**2)) + floor
     worst = np.max(np.abs(got - true) / scale)
     return np.inf if np.isnan(worst) else worst
 
@@ -62,7 +70,7 @@ def error(got, true):
 def check(op, got, true, column, names=None):
     limit = getattr(LIMITS[op], column)
     for i, (g, t) in enumerate(zip(got, true, strict=True)):
-        e = error(np.asarray(g), t)
+        e = error(np.asarray(g), t, FLOORS.get((op, i), 1e-30))
         assert e <= limit, f"{op}: output {i} is off by {e:.3g}, limit {limit:g} ({LIMITS[op].why})"
 
 
@@ -521,9 +529,9 @@ def test_nan_and_infinity_survive(ops):
 @both
 def test_classifier_large_logits(ops):
     logits = np.full((2, 128), -np.inf, np.float32)
-    logits[0, :3], logits[1, :3] = (1000, 995, 0), (-1000, -1000, -1000)
+    logits[0, :3], logits[1, :3] = (1000, 992, 0), (-1000, -1000, -1000)  # all of them bf16 values
     losses, dlogits = ops.classifier(logits, np.zeros(2, np.int32), 1.0, 100)
-    np.testing.assert_allclose(losses, [np.log1p(np.exp(-5.0)), np.log(3)], rtol=1e-2)
+    np.testing.assert_allclose(losses, [np.log1p(np.exp(-8.0)), np.log(3)], rtol=1e-2)
     assert np.isfinite(dlogits[:, :100]).all() and (dlogits[:, 3:100] == 0).all()
 
 

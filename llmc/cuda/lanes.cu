@@ -211,9 +211,13 @@ void Lanes::await(Edge edge, int index) {
     State &s = *state_;
     const EdgeInfo &info = EDGES[edge];
     const cudaStream_t consumer = s.lanes[info.consumer].stream;
-    if (consumer == s.lanes[info.producer].stream || s.options.drop_edge == int(edge)) return;
-    const bool external = s.capturing && info.per != Per::MODEL;
-    cuda_check(cudaStreamWaitEvent(consumer, s.events[edge][size_t(index)].get(), external ? cudaEventWaitExternal : cudaEventWaitDefault), "waiting for an event");
+    if (consumer == s.lanes[info.producer].stream) return;
+    if (s.options.drop_edge != int(edge)) {
+        const bool external = s.capturing && info.per != Per::MODEL;
+        cuda_check(cudaStreamWaitEvent(consumer, s.events[edge][size_t(index)].get(), external ? cudaEventWaitExternal : cudaEventWaitDefault), "waiting for an event");
+    }
+    // Late consumers too: what they do next (an upload, say) is what the next edge must hold back.
+    if (s.options.stress > 0) spin(s.lanes[info.consumer], s.next_delay());
 }
 
 bool Lanes::host_await(Edge edge, int index, int wait_ms) {

@@ -77,7 +77,7 @@ def main():
     base.block(5)
     started = time.perf_counter() - start
     rows = []
-    print(f"{args.descriptor} B={args.batch} T={args.seq_len}: started in {started:.1f} s; {base.model.notes}", flush=True)
+    print(f"{args.descriptor} B={args.batch} T={args.seq_len}: started in {started:.1f} s; {base.model.notes() or 'no notes'}", flush=True)
     for variant in args.against + (OFF if args.each_switch else []) or [None]:
         sides = {"on": base}
         if variant is not None:
@@ -96,8 +96,9 @@ def main():
         for name in sides:
             s = row[name]
             label = "all on" if name == "on" else ",".join(f"{k}={v}" for k, v in variant.items())
-            print(f"  {label:24s} {s['ms']:9.3f} ms [{s['low']:.3f}, {s['high']:.3f}]  device {s['device_ms']:.3f}  host {s['host_us']:.0f} us"
-                  + (f"  x{row['ratio']:.4f}" if name == "off" else ""), flush=True)
+            spread = f"{s['ms']:9.3f} ms [{s['low']:.3f}, {s['high']:.3f}]"
+            ratio = f"  x{row['ratio']:.4f}" if name == "off" else ""
+            print(f"  {label:24s} {spread}  device {s['device_ms']:.3f}  host {s['host_us']:.0f} us{ratio}", flush=True)
     print(json.dumps({"workload": args.descriptor, "batch": args.batch, "seq_len": args.seq_len, "start_s": started, "rows": rows}))
 
 
