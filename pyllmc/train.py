@@ -25,7 +25,7 @@ from .train_options import ENGINE_FIELDS, GROUPS, HYPER_FIELDS, SETTINGS_FIELDS,
 from .trainer import JSON_LOG, Trainer, check_unused
 
 BAD_INPUT, NOTHING_TO_DO, INTERRUPTED = 2, 3, 128 + signal.SIGINT
-SHAPE = {"layers": 4, "heads": 4, "channels": 128}  # of the model when -e names none
+SHAPE = {"layers": 3, "heads": 4, "channels": 128}  # of the model when -e names none
 BYTES_VOCAB = 257
 ENTROPY_TOKENS = 1 << 20  # how much of the data the unigram entropy is taken from
 DESCRIPTION = """Train a GPT-2. Without arguments: a small model on the help texts that come with Python, for

@@ -15,6 +15,7 @@ from test_native import run_python
 from pyllmc import _find, train
 from pyllmc.cli import Parser
 from pyllmc.config import GPT2Config
+from pyllmc.console import has_size
 from pyllmc.gpt2 import GPT2
 from pyllmc.rundir import find_latest_complete, read_json_log, read_main_log
 from pyllmc.shards import write_shard
@@ -239,3 +240,14 @@ def test_missing_library(here, capsys, monkeypatch):
     monkeypatch.setenv("PYLLMC_LIBRARY", str(here / "absent.so"))
     status, _, err = call(capsys, "--data", "text.txt", *TINY[:-2])
     assert status == 2 and "absent.so" in err and err.count("\n") == 1
+
+
+def test_a_bar_only_where_it_can_be_drawn(monkeypatch):
+    """A pseudo-terminal of size 0, as automata offer, gets lines instead of nothing."""
+    main, side = os.openpty()
+    with os.fdopen(main, "rb"), os.fdopen(side, "w") as terminal:
+        assert terminal.isatty() and not has_size(terminal)
+        monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((80, 24)))
+        assert has_size(terminal)
+    with open(os.devnull, "w") as nowhere:
+        assert not has_size(nowhere)
