@@ -4,6 +4,7 @@ import struct
 
 import numpy as np
 
+from .background import Background
 from .errors import FormatError, InvalidArgument
 
 STATE_WORDS = 624
@@ -51,8 +52,13 @@ class Mt19937:
         self.fill_normal(out, mean, std)
         return out
 
-    def fill_normal(self, out, mean=0.0, std=1.0):
-        """Fill the contiguous float32 vector `out` like `normal`, without a second array of its size."""
+    def fill_normal(self, out, mean=0.0, std=1.0, run=None):
+        """Fill the contiguous float32 vector `out` like `normal`, without a second array of its size.
+
+        run: called as run(function, *arguments) for the arithmetic on each block, now or in another thread;
+        `out` is then complete when all of those have returned. The values don't depend on it.
+        """
+        run = run or _now
         mean, std = np.float32(mean), np.float32(std)
         if out.size < 16:
             self._fill_one_by_one(out, mean, std)
@@ -60,14 +66,13 @@ class Mt19937:
         whole = out.size - out.size % 16
         for start in range(0, whole, CHUNK):
             part = out[start : min(start + CHUNK, whole)]
-            _box_muller(self._uniform24(part.size), part, mean, std)
-        if whole < out.size:
-            # the stream also holds a uniform for each of the rest, and only then the 16 of the last group
-            self.u32(out.size - whole)
-            _box_muller(self._uniform24(16), out[-16:], mean, std)
-
-    def _uniform24(self, n):
-        return (self.u32(n) & np.uint32(0xFFFFFF)).astype(np.float32) * np.float32(2.0**-24)
+            blocks = [(self.u32(part.size), part)]
+            if start + part.size == whole < out.size:
+                # the stream also holds a uniform for each of the rest, and only then the 16 of the last
+                # group, which overlaps the block before: so one call does both, in this order
+                self.u32(out.size - whole)
+                blocks.append((self.u32(16), out[-16:]))
+            run(_normal_blocks, blocks, mean, std)
 
     def _uniform53(self, n):
         words = self.u32(2 * n).astype(np.uint64)
@@ -111,6 +116,16 @@ class Mt19937:
         return self
 
 
+def _now(function, *arguments):
+    function(*arguments)
+
+
+def _normal_blocks(blocks, mean, std):
+    """Fill each `out` of the pairs (words, out) from as many u32 numbers, of which 24 bits are used."""
+    for words, out in blocks:
+        _box_muller((words & np.uint32(0xFFFFFF)).astype(np.float32) * np.float32(2.0**-24), out, mean, std)
+
+
 def _box_muller(uniforms, out, mean, std):
     """Normal numbers from groups of 16 uniforms: t pairs with t+8."""
     x, z = uniforms.reshape(-1, 2, 8), out.reshape(-1, 2, 8)
@@ -138,17 +153,22 @@ def initial_params(config, seed=42):
     """GPT-2's random initialisation, {name: float32 array} in file order, equal to llm.c's for the same seed.
 
     Weights N(0, 0.02), the two projections into the residual stream N(0, 0.02/sqrt(2L)), biases 0,
-    LayerNorm gains 1, padding rows of wte 0. Needs no memory beyond the result.
+    LayerNorm gains 1, padding rows of wte 0. Needs a few megabytes beyond the result.
     """
     params = {name: np.zeros(shape, np.float32) for name, shape in config.shapes().items()}
     for name in ("ln1w", "ln2w", "lnfw"):
         params[name].fill(1)
     generator = Mt19937(seed)
     residual = np.float32(0.02) * np.float32(1 / np.sqrt(2.0 * config.layers))
-    generator.fill_normal(params["wte"][: config.vocab].reshape(-1), 0, 0.02)
-    generator.fill_normal(params["wpe"].reshape(-1), 0, 0.02)
-    for layer in range(config.layers):
-        for name in ("qkvw", "attprojw", "fcw", "fcprojw"):
-            std = residual if name.endswith("projw") else 0.02
-            generator.fill_normal(params[name][layer].reshape(-1), 0, std)
+    # The stream has one order and is drawn in this thread; logarithms and sines take three times as long
+    with Background() as background:
+
+        def draw(array, std):
+            generator.fill_normal(array.reshape(-1), 0, std, background.run)
+
+        draw(params["wte"][: config.vocab], 0.02)
+        draw(params["wpe"], 0.02)
+        for layer in range(config.layers):
+            for name in ("qkvw", "attprojw", "fcw", "fcprojw"):
+                draw(params[name][layer], residual if name.endswith("projw") else 0.02)
     return params

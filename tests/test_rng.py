@@ -7,7 +7,7 @@ import pytest
 
 from pyllmc.config import GPT2Config
 from pyllmc.errors import FormatError, InvalidArgument
-from pyllmc.rng import Mt19937, initial_params
+from pyllmc.rng import CHUNK, Mt19937, initial_params
 
 ULP = 2.0**-23
 
@@ -132,3 +132,14 @@ def test_initialisation_of_a_small_model():
     assert not np.array_equal(params["wpe"], other["wpe"])
     assert abs(params["fcprojw"].std() - 0.01) < 3e-4  # 0.02 / sqrt(2 * 2 layers)
     assert abs(params["fcw"].std() - 0.02) < 5e-4
+
+
+def test_normal_numbers_do_not_depend_on_when_the_arithmetic_is_done():
+    for n in (16, 31, 1000, CHUNK, CHUNK + 3, 2 * CHUNK + 17):
+        at_once, generator, late = Mt19937(3), Mt19937(3), []
+        out = np.empty(n, np.float32)
+        generator.fill_normal(out, 0.5, 2, run=lambda *call, late=late: late.append(call))
+        for function, *arguments in reversed(late):  # blocks don't overlap, so any order will do
+            function(*arguments)
+        np.testing.assert_array_equal(out, at_once.normal(n, 0.5, 2))
+        assert generator.to_bytes() == at_once.to_bytes()
