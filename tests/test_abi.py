@@ -555,6 +555,27 @@ def test_freed_with_work_under_way(backend):
         assert np.isfinite(run_steps(engine, 2)).all()
 
 
+def test_rounding_generator(model):
+    """It moves once per update, remembers where it was, and goes where it is set."""
+    now, before = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+
+    def state():
+        model.call("rng_get", now, before)
+        return now[0], before[0]
+
+    seen = [state()[0]]
+    for step in range(3):
+        model.step([batch(), batch()], step=step + 1)
+        model.eval(*batch())
+        assert state()[1] == seen[-1]
+        seen.append(state()[0])
+    assert len(set(seen)) == 4
+    model.call("rng_set", seen[1])
+    assert state()[0] == seen[1]
+    model.step([batch()])
+    assert state() == (seen[2], seen[1])
+
+
 def test_wrong_sizes_for_logits_and_generation(model):
     logits, tokens = ffi.new("float[]", 1000), ffi.new("int32_t[]", [1] * 20)
     slot = model.submit(*batch())
