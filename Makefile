@@ -9,6 +9,13 @@
 PYTHON ?= python3
 export CXX NVCC CUDA_ARCHS CUDNN CUDA_HOME CUDNN_FRONTEND
 MAKEFLAGS += --no-builtin-rules --no-print-directory
+# All cores unless -j says otherwise; not when "clean" would race with what is built after it.
+ifeq ($(MAKELEVEL),0)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
+endif
+ifneq ($(filter clean,$(MAKECMDGOALS)),)
+.NOTPARALLEL:
+endif
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .DEFAULT_GOAL := all
@@ -112,6 +119,9 @@ build/cpu/compile build/cpu/link: build/cpu/%: FORCE | deps
 	@$(TOOLCHAIN) write $@ cpu-$* $(if $(filter link,$*),$(CPU_OBJECTS) $(CPU_OPS))
 build/cuda/host build/cuda/device build/cuda/link: build/cuda/%: FORCE
 	@$(TOOLCHAIN) write $@ cuda-$* $(if $(filter link,$*),$(CUDA_OBJECTS) $(CUDA_OPS))
+# One after the other: what is missing is then said once.
+build/cpu/link: | build/cpu/compile
+build/cuda/device build/cuda/link: | build/cuda/host
 
 # Nothing but the ABI leaves the library: not C++ templates of the standard library, which two
 # libraries in one process would share, nor the CUDA runtime that is linked in.
@@ -131,6 +141,8 @@ build/cpu/ops/%.o: tests/ops/%.cu build/cpu/compile
 	@mkdir -p $(@D)
 	$(Q)$(CXX) @build/cpu/compile $(CXXFLAGS) -MMD -MP -x c++ -c $< -o $@
 
+# The frontend's headers cost minutes at -O3, and what they hold runs once, at start-up.
+build/cuda/cuda/attention_cudnn.o: CXXFLAGS += -O1
 build/cuda/%.o: llmc/%.cpp build/cuda/host
 	$(call say,C++,'$< (cuda)')
 	@mkdir -p $(@D)

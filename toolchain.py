@@ -9,6 +9,7 @@ installed, so it uses the standard library alone.
     toolchain.py write FILE KIND                 compiler options of KIND (below), if they changed
 """
 
+import fcntl
 import functools
 import glob
 import importlib.metadata
@@ -384,8 +385,10 @@ def write(path, kind, extra):
 
 def main(command="", *rest):
     if command == "install" and rest:
-        for extra in rest:
-            install(extra)
+        with open(__file__) as one_at_a_time:  # a parallel make may ask for two extras at once
+            fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+            for extra in rest:
+                install(extra)
     elif command == "archs":
         print(*archs())
     elif command == "cuda-ready":
