@@ -1,0 +1,129 @@
+"""Watts, clock and temperature of the GPU that trains, through NVML where it answers.
+
+NVML comes with the driver, its Python binding (nvidia-ml-py) is optional. Nothing here can end or slow a run:
+a thread asks, at most twice a second and only while somebody looks; what fails is missing, and said so once.
+"""
+
+import threading
+import time
+from typing import NamedTuple
+
+LEAST_S = 0.5  # between two polls: NVML itself refreshes its power reading no faster than every 0.1 s
+PATIENCE_S = 1.0  # for the thread to end: a driver that hangs must not hang the run with it
+
+
+class GpuReading(NamedTuple):
+    """power_w: watts of the board. sm_clock_mhz: of the multiprocessors. temperature_c: of the chip. Each
+    None where NVML gave no answer."""
+
+    power_w: float | None = None
+    sm_clock_mhz: int | None = None
+    temperature_c: int | None = None
+
+
+NOTHING = GpuReading()
+
+
+class GpuMonitor:
+    """latest() is the newest GpuReading of the GPU with this UUID; it never waits.
+
+    uuid: as llmc_device has it. Ordinals won't do: NVML counts all GPUs, in its own order, and CUDA only the
+    visible ones. `problem` is a sentence when there is nothing to read, else None. close() ends the thread.
+    """
+
+    def __init__(self, uuid):
+        self.problem, self._reading = None, NOTHING
+        self._wanted, self._answered, self._closing = threading.Event(), threading.Event(), False
+        self._last = time.monotonic()
+        self._wanted.set()
+        self._thread = threading.Thread(target=self._work, args=(uuid,), name="gpu monitor", daemon=True)
+        self._thread.start()
+
+    def latest(self):
+        now = time.monotonic()
+        if now - self._last >= LEAST_S:
+            self._last = now
+            self._wanted.set()
+        return self._reading
+
+    def first(self, timeout=PATIENCE_S):
+        """Wait for the first answer, `timeout` seconds at most, and return it."""
+        self._answered.wait(timeout)
+        return self._reading
+
+    def close(self):
+        self._closing = True
+        self._wanted.set()
+        self._thread.join(PATIENCE_S)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _work(self, uuid):
+        try:
+            nvml = Nvml(uuid)
+        except Exception as error:
+            self.problem = f"no GPU watts, clock and temperature: {_reason(error)}"
+            self._answered.set()
+            return
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            if self._closing:
+                break
+            self._reading = nvml.read()
+            if self._reading == NOTHING:
+                self.problem = f"no GPU watts, clock and temperature: {nvml.problem}"
+            self._answered.set()
+        nvml.close()
+
+
+class Nvml:
+    """One GPU in NVML. The constructor raises whatever is in the way; read() and close() raise nothing."""
+
+    def __init__(self, uuid):
+        import pynvml  # optional, and what it loads is the driver's
+
+        if not uuid:
+            raise LookupError("the device has no UUID")
+        self._nvml, self.problem = pynvml, None
+        pynvml.nvmlInit()
+        try:
+            self._handle = self._find(uuid)
+        except Exception:
+            self.close()
+            raise
+
+    def read(self):
+        nvml, handle = self._nvml, self._handle
+        # looked up inside the attempt: an older binding may lack a name
+        return GpuReading(
+            self._attempt(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
+            self._attempt(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            self._attempt(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+        )
+
+    def close(self):
+        self._attempt(self._nvml.nvmlShutdown)
+
+    def _find(self, uuid):
+        try:
+            return self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+        except TypeError:  # bindings before 11.5 take what C takes
+            return self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+
+    def _attempt(self, query):
+        try:
+            return query()
+        except Exception as error:
+            self.problem = _reason(error)
+            return None
+
+
+def _reason(error):
+    if isinstance(error, ModuleNotFoundError):
+        return "the package nvidia-ml-py is not installed"
+    return f"NVML: {error}"
