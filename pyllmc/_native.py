@@ -209,7 +209,9 @@ class Handle:
     def __init__(self, library, config, options):
         self.library = library
         self._closed, self._busy, self._views = False, [], 0
-        self._changed = threading.Condition(threading.RLock())
+        # a call takes the lock itself, which is C; the condition around it is Python, for the rare waits
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         out = library.ffi.new("llmc_model **")
         library.call("llmc_model_create", config, options, out)
         self._model = out[0]
@@ -232,9 +234,10 @@ class Handle:
         Single waits are short, so that Ctrl-C is heard. timeout: seconds, None for ever, then ResultTimeout.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
+        wait_ms = WAIT_MS
         while True:
-            left_ms = WAIT_MS if deadline is None else int((deadline - time.monotonic()) * 1000)
-            wait_ms = max(0, min(WAIT_MS, left_ms))
+            if deadline is not None:
+                wait_ms = max(0, min(WAIT_MS, int((deadline - time.monotonic()) * 1000)))
             try:
                 return self._run(self.library.call, verb, (*before, wait_ms, *after))
             except ResultTimeout:
@@ -243,7 +246,7 @@ class Handle:
 
     def view(self, pointer, dtype_bytes):
         """A buffer over engine memory that keeps the model's memory alive as long as it is in use."""
-        with self._changed:
+        with self._lock:
             self._views += 1
         ffi = self.library.ffi
         return ffi.buffer(ffi.gc(pointer, self._drop_view), dtype_bytes)
@@ -259,21 +262,21 @@ class Handle:
 
     def _run(self, function, verb, args):
         mine = threading.get_ident()
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise StateError(f"{verb}: the model is closed")
             self._busy.append(mine)
         try:
             return function(verb, self._model, *args)
         finally:
-            with self._changed:
+            with self._lock:
                 self._busy.remove(mine)
                 if self._closed:
                     self._changed.notify_all()
                     self._free_if_last()
 
     def _drop_view(self, _):
-        with self._changed:
+        with self._lock:
             self._views -= 1
             if self._closed:
                 self._free_if_last()
@@ -284,6 +287,12 @@ class Handle:
         model, self._model = self._model, None
         if os.getpid() == self.library._pid:  # a forked child leaves the parent's model alone
             self.library.plain("llmc_model_free", model)
+
+
+@functools.cache
+def ctype(name):
+    """The cffi type of a name in llmc.h ("llmc_hyper *"): ffi.new takes it without parsing the text again."""
+    return interface().typeof(name)
 
 
 def as_dict(ffi, struct):

@@ -24,8 +24,10 @@ def check_ids(tokens, vocab, name="tokens"):
 
     The engine checks what it is given; this is for what an int32 could not carry to it, or would wrap.
     """
-    low, high = int(tokens.min()), int(tokens.max())
-    if low < 0 or high >= vocab:
+    # read as unsigned, a negative id is a huge one: one pass finds both kinds
+    native = tokens.dtype.kind == "i" and tokens.dtype.isnative
+    unsigned = tokens.view(f"u{tokens.itemsize}") if native else tokens
+    if unsigned.max() >= vocab or (not native and tokens.min() < 0):
         where = np.unravel_index(int(np.argmax((tokens < 0) | (tokens >= vocab))), tokens.shape)
         position = ", ".join(str(int(i)) for i in where)
         raise InvalidArgument(f"{name}[{position}] is {tokens[where]}, expected 0 to {vocab - 1}")

@@ -52,6 +52,8 @@ class GPT2(Inspected):
         self.params, self.grads = Tensors(self, "LLMC_PARAM"), Tensors(self, "LLMC_GRAD")
         self.m, self.v = Tensors(self, "LLMC_ADAM_M"), Tensors(self, "LLMC_ADAM_V")
         self.master = Tensors(self, "LLMC_MASTER")
+        self._default_hyper = ffi.new("llmc_hyper *")
+        self.library.plain("llmc_hyper_default", self._default_hyper)
         self._memory_of_slot = {}
         self._unread = deque()  # weak references to handles whose records the engine still keeps
         _native.log.info("engine: %s (%s)", self.device, self.device_reason)
@@ -147,14 +149,12 @@ class GPT2(Inspected):
 
     def hyper_default(self):
         """C's default of every field of llmc_hyper, as a dict."""
-        c_hyper = self.library.ffi.new("llmc_hyper *")
-        self.library.plain("llmc_hyper_default", c_hyper)
-        return _native.as_dict(self.library.ffi, c_hyper[0])
+        return _native.as_dict(self.library.ffi, self._default_hyper[0])
 
     def acquire_slot(self, timeout=None):
         """A Slot to fill, once one is free. timeout: seconds, None for ever; then ResultTimeout."""
         ffi = self.library.ffi
-        out = ffi.new("llmc_slot *")
+        out = ffi.new(_native.ctype("llmc_slot *"))
         self.handle.wait("llmc_slot_acquire", (), (out,), timeout)
         slot = out[0]
         if slot.index not in self._memory_of_slot:
@@ -258,8 +258,7 @@ class GPT2(Inspected):
                 raise TypeError("lr and learning_rate are the same: give one of them")
             given = {**given, "learning_rate": lr}
         options.check_names(given, "llmc_hyper", "step")
-        c_hyper = self.library.ffi.new("llmc_hyper *")
-        self.library.plain("llmc_hyper_default", c_hyper)
+        c_hyper = self.library.ffi.new(_native.ctype("llmc_hyper *"), self._default_hyper[0])
         c_hyper.step = self.updates + 1
         options.fill(c_hyper, given)
         return c_hyper
@@ -270,7 +269,7 @@ class GPT2(Inspected):
             oldest = self._unread.popleft()()
             if oldest is not None:
                 oldest.result()
-        ticket = self.library.ffi.new("int64_t *")
+        ticket = self.library.ffi.new(_native.ctype("int64_t *"))
         self.handle.call("llmc_update", c_hyper, ticket)
         self.updates = c_hyper.step
         handle = StepHandle(self, ticket[0])

@@ -1,5 +1,7 @@
 """Keyword arguments to the structs that C fills with its own defaults."""
 
+import functools
+
 from . import _native
 from .errors import InvalidArgument, nearest
 
@@ -18,16 +20,22 @@ WORDS = {
 OPTIONS_ELSEWHERE = {"device"}
 
 
+@functools.cache
+def fields(struct):
+    """{name: cffi type} of the fields of the C struct `struct` ("llmc_options", "llmc_hyper"), in its order."""
+    return {name: field.type for name, field in _native.interface().typeof(struct).fields}
+
+
 def names(struct):
-    """Field names of the C struct `struct` ("llmc_options", "llmc_hyper"), in its order."""
-    return [name for name, _ in _native.interface().typeof(struct).fields]
+    """Field names of the C struct, in its order."""
+    return list(fields(struct))
 
 
 def check_names(given, struct, caller):
     """Raise TypeError for a keyword that is no field of the struct, naming the nearest one."""
-    known = [name for name in names(struct) if name not in OPTIONS_ELSEWHERE]
     for name in given:
-        if name not in known:
+        if name not in fields(struct) or name in OPTIONS_ELSEWHERE:
+            known = [name for name in names(struct) if name not in OPTIONS_ELSEWHERE]
             raise TypeError(f"{caller} has no option {name!r}: {nearest(name, known)}")
 
 
@@ -36,11 +44,11 @@ def fill(struct, given):
 
     Raises InvalidArgument for a value that is of the wrong kind or doesn't fit the field's type.
     """
-    fields = dict(_native.interface().typeof(struct[0]).fields)
+    kinds = fields(_native.interface().typeof(struct).item.cname)
     for name, value in given.items():
         if value is None:
             continue
-        kind = fields[name].type
+        kind = kinds[name]
         if name in WORDS and isinstance(value, str):
             value = _number_of_word(name, value)
         try:

@@ -1,5 +1,6 @@
 """What an update reports, now or later."""
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -39,13 +40,12 @@ class StepHandle:
     def result(self, timeout=None):
         """The StepResult. timeout: seconds, None: as long as it takes. Raises ResultTimeout."""
         if self._result is None:
-            ffi = self._model.library.ffi
-            record = ffi.new("llmc_step_result *")
+            record = self._model.library.ffi.new(_native.ctype("llmc_step_result *"))
             self._model.handle.wait("llmc_result", (self.ticket,), (record,), timeout)
-            values = _native.as_dict(ffi, record[0])
-            del values["ticket"]
-            values["skipped"] = _reason(values["skipped"])
-            self._result = StepResult(**values)
+            self._result = StepResult(
+                record.loss, record.grad_norm, record.clip_scale, record.loss_z, record.norm_z,
+                _reason(record.skipped), record.device_ms,
+            )  # fmt: skip
             self._model = None
         return self._result
 
@@ -74,6 +74,7 @@ class StepHandle:
         return f"StepHandle({self._result or f'ticket {self.ticket}'})"
 
 
+@functools.cache
 def _reason(number):
     named = {value: name for name, value in _native.constants().items() if name.startswith("LLMC_SKIP_")}
     name = named.get(number, str(number))
