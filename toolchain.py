@@ -123,8 +123,10 @@ def install_cuda():
         wanted = [r for r in wanted if name_of(r) in ("cuda-pathfinder", "nvidia-ml-py")]
     if wanted:
         check_can_install()
-        size = " (over 1 GB to fetch)" if len(wanted) > 2 else ""
-        pip_install(", ".join(name_of(r) for r in wanted) + size, wanted)
+        names = [name_of(r) for r in wanted]
+        size = " (over 1 GB to fetch)" if any("cudnn" in name or "cublas" in name for name in names) else ""
+        pip_install(", ".join(names) + size, wanted)
+        forget()
     if use_cudnn() and not find_header("cudnn_frontend.h"):
         check_can_install()
         pip_install("nvidia-cudnn-frontend", ["--no-deps", *requirements("cudnn-frontend")])
@@ -165,6 +167,8 @@ def cuda_version():
 @functools.cache
 def toolkit_dirs():
     """Include and library folders that nvcc itself uses; it may be a wrapper, so ask instead of guessing."""
+    if not nvcc():
+        return [], []
     _, text = run(nvcc(), "--dryrun", "-E", "-x", "cu", os.devnull)
     top = re.search(r"^#\$ TOP=(.*)$", text, re.M)
     includes = re.findall(r'"-I([^"]+)"', "".join(re.findall(r"^#\$ INCLUDES=.*$", text, re.M)))

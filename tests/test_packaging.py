@@ -117,6 +117,14 @@ def test_old_cuda_and_strange_nvcc_are_refused(tmp_path):
     assert "not for this machine" in one_sentence(run(sys.executable, "toolchain.py", "cuda-ready", **search))
 
 
+def test_no_compiler_at_all_is_a_reason_and_not_a_crash(tmp_path, toolchain, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setattr(toolchain, "wheel_dirs", lambda: [])
+    assert toolchain.nvcc() is None and "nvcc" in toolchain.cuda_ready()
+    assert not toolchain.find_header("cudnn_frontend.h")  # looked for before a compiler is installed
+
+
 def test_options_file_changes_only_with_its_content(tmp_path, toolchain, monkeypatch):
     path = tmp_path / "folder" / "options"
     toolchain.write(path, "cpu-compile", ["a.o"])
