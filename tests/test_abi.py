@@ -369,13 +369,13 @@ def test_no_slot_left(model):
 
 
 def test_waiting_for_a_slot_ends_when_another_thread_uses_one(model):
-    """wait_ms = -1 in a loader thread: the stepping thread's micro-step hands it the slot."""
+    """A long wait_ms in a loader thread: the stepping thread's micro-step hands it the slot."""
     slots = [acquire(model) for _ in range(3)]
     slots[0].inputs[0 : slots[0].count] = [0] * 8
     slots[0].targets[0 : slots[0].count] = [1] * 8
     model.call("slot_submit", slots[0].index)
     got = []
-    loader = threading.Thread(target=lambda: got.append(acquire(model, -1).index))
+    loader = threading.Thread(target=lambda: got.append(acquire(model, 20000).index))
     loader.start()
     loader.join(0.05)
     assert loader.is_alive() and not got
