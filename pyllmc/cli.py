@@ -10,7 +10,8 @@ from .errors import nearest
 class Option:
     """One row. name: attribute of the parsed result. flags: short first. default: what holds when it isn't
     given; None says that something further in (the engine, the model) decides, and `decided_by` says what.
-    small: the default of the small run instead. kind: converts the text; bool options take 0 or 1; a
+    small, gpu: the defaults of the small run instead, on a CPU and on a GPU; `gpu_by` says how the one on a
+    GPU is found, the value then being None. kind: converts the text; bool options take 0 or 1; a
     `switch` takes nothing."""
 
     name: str
@@ -20,8 +21,17 @@ class Option:
     default: object = None
     decided_by: str = ""
     small: object = None
+    gpu: object = None
+    gpu_by: str = ""
     metavar: str | None = None
     switch: bool = False
+
+    def default_of(self, kind):
+        """The default in a run of this kind (see Parser.read)."""
+        if kind == "gpu" and self.gpu_by:
+            return None
+        special = {"small": self.small, "gpu": self.gpu}.get(kind)
+        return self.default if special is None else special
 
     def help_text(self):
         default = self.decided_by or self.default
@@ -30,6 +40,8 @@ class Option:
         parts = [] if default in (None, "") or self.switch else [f"default: {default}"]
         if self.small is not None:
             parts.append(f"small run: {self.small}")
+        if self.gpu is not None or self.gpu_by:
+            parts.append(f"small run on a GPU: {self.gpu_by or self.gpu}")
         text = f"{self.help} ({'; '.join(parts)})" if parts else self.help
         return text.replace("%", "%%")
 
@@ -52,18 +64,18 @@ class Parser(argparse.ArgumentParser):
                     metavar = row.metavar or {int: "N", float: "X", bool: "0|1"}.get(row.kind, "TEXT")
                     group.add_argument(*row.flags.split(), type=kind, metavar=metavar, **common)
 
-    def read(self, argv=None, is_small=None):
-        """The options as a namespace. is_small: tells from a namespace of what was given whether the
-        defaults of the small run hold. `given` holds the names that were given."""
+    def read(self, argv=None, kind_of=None):
+        """The options as a namespace. kind_of: tells from a namespace of what was given which defaults hold,
+        those of the "small" run, of "gpu", the small run there, or "". The namespace has that as `kind`, and
+        the names that were given as `given`."""
         given, unknown = self.parse_known_args(argv)
         if unknown:
             flags = [flag for row in self._rows for flag in row.flags.split()]
             self.error(f"unknown argument {unknown[0]!r}: {nearest_flag(unknown[0], flags)}")
-        small = is_small is not None and is_small(given)
-        filled = argparse.Namespace(small=small, given=frozenset(vars(given)))
+        kind = kind_of(given) if kind_of else ""
+        filled = argparse.Namespace(kind=kind, given=frozenset(vars(given)))
         for row in self._rows:
-            default = row.small if small and row.small is not None else row.default
-            setattr(filled, row.name, getattr(given, row.name, False if row.switch else default))
+            setattr(filled, row.name, getattr(given, row.name, False if row.switch else row.default_of(kind)))
         return filled
 
 

@@ -21,7 +21,7 @@ class Console(Callbacks):
 
     def __init__(self, tokenizer=None, unigram=None, shows_mfu=False):
         self._tokenizer, self._unigram, self._shows_mfu = tokenizer, unigram, shows_mfu
-        self._bar, self._steps, self._last_line = None, 0, -math.inf
+        self._bar, self._steps, self._last_line, self._gpu = None, 0, -math.inf, None
 
     def start(self, first_step, steps):
         """The run goes from `first_step` to `steps`."""
@@ -42,7 +42,8 @@ class Console(Callbacks):
             self._bar.write(text, file=sys.stdout)
 
     def on_step(self, report):
-        text = step_text(report, self._shows_mfu)
+        self._gpu = report.gpu or self._gpu  # not read at every step; the last reading stays in sight
+        text = step_text(report, self._shows_mfu, self._gpu)
         if self._bar is not None:
             self._bar.set_postfix_str(text, refresh=False)
             self._bar.update()
@@ -82,19 +83,27 @@ def has_size(stream):
         return False
 
 
-def step_text(report, shows_mfu=False):
-    """loss, norm, learning rate and speed of a StepReport in one line."""
+def step_text(report, shows_mfu=False, gpu=None):
+    """loss, norm, learning rate and speed of a StepReport, and a GpuReading if there is one, in one line."""
     parts = [
         f"loss {report.loss:.4f}", f"norm {report.norm:.2f}", f"lr {report.lr:.2e}",
         f"{report.ms:.1f} ms", f"{short(report.tok_s)} tok/s",
     ]  # fmt: skip
     if report.mfu is not None:
-        parts.append(f"MFU {report.mfu:.1%}")
+        parts.append(f"MFU {report.mfu:.1%}" + (" (the stated peak is too low)" if report.mfu > 1 else ""))
     elif shows_mfu:
         parts.append("MFU n/a")
+    if gpu is not None:
+        parts.append(gpu_text(gpu))
     if report.skipped:
         parts.append(f"SKIPPED: {report.skipped}")
     return "  ".join(parts)
+
+
+def gpu_text(reading):
+    """Watts, clock and temperature of a GpuReading."""
+    units = zip(reading, ("W", "MHz", "\N{DEGREE SIGN}C"), strict=True)
+    return " ".join(f"{unit} n/a" if value is None else f"{value:.0f} {unit}" for value, unit in units)
 
 
 def short(number):

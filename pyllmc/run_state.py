@@ -24,10 +24,6 @@ class Resumed:
     notes: tuple = ()
 
 
-def extra_name(step):
-    return f"extra_{step:08d}.json"
-
-
 def save(folder, step, model, loader_state):
     """Write the checkpoint of `step` into `folder` and return the path of its model file.
 
@@ -44,7 +40,7 @@ def save(folder, step, model, loader_state):
     write_state(folder / rundir.state_name(step, rank), state)
     if rank == 0:
         model.save(folder / rundir.model_name(step))
-        with atomic_write(folder / extra_name(step)) as file:
+        with atomic_write(folder / rundir.extra_name(step)) as file:
             file.write(json.dumps({"updates": model.updates, "guard": model.guard}).encode())
         rundir.mark_complete(folder, step)
     return folder / rundir.model_name(step)
@@ -104,7 +100,7 @@ def restore(folder, model, weights_only=False):
     state = read_state(path.parent / rundir.state_name(step, rank), config)
     _restore_optimizer(model, state, notes)
     model.rng, model.updates = state.rounding, step
-    extra = path.parent / extra_name(step)
+    extra = path.parent / rundir.extra_name(step)
     if extra.exists():
         _restore_extra(model, extra)
     return Resumed(step, state.loader, tuple(notes))

@@ -24,6 +24,10 @@ def state_name(step, rank=0):
     return f"state_{step:08d}_{rank:05d}.bin"
 
 
+def extra_name(step):
+    return f"extra_{step:08d}.json"
+
+
 def done_name(step):
     return f"DONE_{step:08d}"
 
@@ -40,6 +44,7 @@ def remove_checkpoint(folder, step):
     (folder / done_name(step)).unlink(missing_ok=True)
     sync_folder(folder)
     (folder / model_name(step)).unlink(missing_ok=True)
+    (folder / extra_name(step)).unlink(missing_ok=True)
     for state in folder.glob(f"state_{step:08d}_*.bin"):
         state.unlink(missing_ok=True)
 

@@ -1,6 +1,7 @@
 """What a training run can be told, checked before it starts."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 from . import options
@@ -35,8 +36,9 @@ class Settings:
     resume: bool = False  # go on from the latest checkpoint in run_dir, if there is one
     resume_weights_only: bool = False  # there, take the weights even if the optimizer's state is missing
     overfit: bool = False  # train on the loader's first batch (or batches of one update) again and again
-    result_lag: int | None = None  # read results so many updates later; None: 1 on CUDA, 0 on the CPU
-    peak_tflops: float | None = None  # of the device, for utilisation
+    result_lag: int | None = None  # read results so many updates later; None: 2 on CUDA, 0 on the CPU
+    peak_tflops: float | None = None  # of the device, for utilisation; None: as known for its name
+    gpu_every: int = 1  # report the GPU's watts, clock and temperature every so many updates
 
     @classmethod
     def checked(cls, given):
@@ -48,7 +50,7 @@ class Settings:
         return cls(**given)
 
     def __post_init__(self):
-        for name in ("val_every", "sample_every", "sample_tokens", "checkpoint_every", "warmup"):
+        for name in ("val_every", "sample_every", "sample_tokens", "checkpoint_every", "gpu_every", "warmup"):
             _whole(name, getattr(self, name), 0, "0 (off) or more")
         _whole("val_batches", self.val_batches, -1, "-1 (all) or at least 1")
         if self.val_batches == 0:
@@ -57,8 +59,8 @@ class Settings:
             _whole("steps", self.steps, 1, "at least 1, or None for one epoch")
         if self.result_lag is not None:
             _whole("result_lag", self.result_lag, 0, "0 or more")
-        if self.peak_tflops is not None and not self.peak_tflops > 0:
-            raise InvalidArgument(f"peak_tflops must be above 0, got {self.peak_tflops!r}")
+        if self.peak_tflops is not None and not 0 < self.peak_tflops < math.inf:
+            raise InvalidArgument(f"peak_tflops must be a number above 0, got {self.peak_tflops!r}")
         if self.resume and self.run_dir is None:
             raise InvalidArgument("resume needs run_dir, the folder of the run to go on with")
         if self.resume_weights_only and not self.resume:

@@ -10,13 +10,14 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import corpus, options, run_state
+from . import _native, corpus, flops, memory, options, peaks, run_state, small_run
 from .checkpoint import peek_checkpoint
 from .cli import Parser
 from .config import GPT2_VOCAB, GPT2Config
 from .console import Console, short, table
-from .errors import InvalidArgument, LlmcError, Unavailable
+from .errors import InvalidArgument, LlmcError, OutOfMemory, Unavailable
 from .gpt2 import GPT2
+from .inspection import c_options
 from .loader import TokenLoader
 from .settings import Settings
 from .shards import find_shards, open_shard
@@ -25,7 +26,9 @@ from .train_options import ENGINE_FIELDS, GROUPS, HYPER_FIELDS, SETTINGS_FIELDS,
 from .trainer import JSON_LOG, Trainer, check_unused
 
 BAD_INPUT, NOTHING_TO_DO, INTERRUPTED = 2, 3, 128 + signal.SIGINT
-SHAPE = {"layers": 3, "heads": 4, "channels": 128}  # of the model when -e names none
+# Of the model when -e names none
+SHAPE = {"layers": 3, "heads": 4, "channels": 128}
+GPU_SHAPE = {"layers": 12, "heads": 12, "channels": 768}
 BYTES_VOCAB = 257
 ENTROPY_TOKENS = 1 << 20  # how much of the data the unigram entropy is taken from
 DESCRIPTION = """Train a GPT-2. Without arguments: a small model on the help texts that come with Python, for
@@ -34,11 +37,11 @@ about a minute. Exit status: 0 done; 2 bad input; 3 the resumed run was complete
 
 def main(argv=None):
     """Train as the arguments say; returns the exit status."""
-    args = Parser(GROUPS, prog="python -m pyllmc.train", description=DESCRIPTION).read(argv, is_small)
+    parser = Parser(GROUPS, prog="python -m pyllmc.train", description=DESCRIPTION)
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda text, *_, **__: print(f"note: {text}", file=sys.stderr)
-            return train(args)
+            return train(parser.read(argv, kind_of_run))
     except KeyboardInterrupt:
         print("\npyllmc.train: interrupted; complete checkpoints are kept (-y 1 resumes)", file=sys.stderr)
         return INTERRUPTED
@@ -49,13 +52,11 @@ def main(argv=None):
 
 def train(args):
     """One run, from data to picture. Raises LlmcError or OSError for what can't be."""
-    settings = {**pick(args, SETTINGS_FIELDS), "hyper": pick(args, HYPER_FIELDS)}
-    settings["steps"] = None if args.steps == -1 else args.steps
     if args.resume and args.output is None:
         raise InvalidArgument("-y 1 needs -o, the folder of the run to resume")
     if args.output is not None and not args.resume:
         check_unused(args.output)
-    Settings.checked({**settings, "run_dir": args.output})
+    Settings.checked({**settings_of(args), "run_dir": args.output})
     data = choose_data(args)
     name, config, checkpoint = choose_model(args, data)
     folder = Path(args.output or unused_folder(name))
@@ -65,7 +66,11 @@ def train(args):
     }  # fmt: skip
     if "seq_len" not in args.given:
         where["seq_len"] = min(args.seq_len, config.context)
+    if args.kind == "gpu":
+        fill_in(args, config, data, where)
+    settings = settings_of(args)
     plan = GPT2.memory_plan(config, **where)
+    print(table([("memory", memory.summary(plan, resolved(where).recompute))]), flush=True)
     seeds = {} if args.seed is None else {"seed": args.seed}
     with contextlib.ExitStack() as stack:
         train_loader, val_loader = (
@@ -81,7 +86,7 @@ def train(args):
             model, train_loader, val_loader, callbacks=[console], run_dir=folder, prompt=prompt,
             sample=seeds, **settings,
         )  # fmt: skip
-        console.line(table(summary(model, name, data, trainer, plan, unigram, folder)))
+        console.line(table(summary(model, name, data, trainer, unigram, folder)))
         console.line()
         if missing:
             console.on_note(f"samples are shown as ids: {missing}")
@@ -96,6 +101,57 @@ def train(args):
     if not args.no_plot:
         draw(folder, unigram)
     return 0
+
+
+def kind_of_run(given):
+    """Which defaults hold: "small", "gpu" for the small run on a GPU, or ""."""
+    if not is_small(given):
+        return ""
+    return "gpu" if on_gpu(getattr(given, "device", "auto")) else "small"
+
+
+def on_gpu(device):
+    library, _, _ = _native.choose(device)
+    return library.backend != "cpu"
+
+
+def settings_of(args):
+    """The keywords of Settings that the arguments give."""
+    settings = {**pick(args, SETTINGS_FIELDS), "hyper": pick(args, HYPER_FIELDS)}
+    return {**settings, "steps": None if args.steps == -1 else args.steps}
+
+
+def fill_in(args, config, data, where):
+    """Batch and length of the small run on a GPU, into args and where; what the user gave stays."""
+    library, ordinal, _ = _native.choose(args.device)
+    engine = resolved(where)
+    kind = peaks.arithmetic(options.word_of("precision", engine.precision), engine.tf32)
+    peak = peaks.peak_of(library.device_info(ordinal), kind, args.peak_tflops)
+    counts = {pattern: shard_lengths(pattern) for pattern in (data.train, data.val) if pattern}
+    chosen = small_run.choose(
+        config, where["seq_len"], sum(counts[data.train]), min(map(min, counts.values())),
+        lambda rows: GPT2.memory_plan(config, **{**where, "batch": rows}), peak.tflops, args.batch, args.total_tokens,
+    )  # fmt: skip
+    for name, value in chosen.items():
+        if name not in args.given:
+            setattr(args, name, value)
+    where["batch"] = args.batch
+
+
+def resolved(where):
+    """The llmc_options of GPT2's arguments, C's defaults included."""
+    given = dict(where)
+    library, ordinal, _ = _native.choose(given.pop("device"))
+    return c_options(library, ordinal, given)
+
+
+def shard_lengths(pattern):
+    """Tokens of each shard."""
+    lengths = []
+    for path in find_shards(pattern):
+        with open_shard(path) as shard:
+            lengths.append(shard.tokens)
+    return lengths
 
 
 @dataclass(frozen=True)
@@ -145,7 +201,8 @@ def choose_model(args, data):
             return Path(args.output).name, peek_checkpoint(path)[0], None
     if args.model is None:
         vocab = data.vocab or GPT2_VOCAB
-        config = GPT2Config(**{**SHAPE, "vocab": vocab, "context": args.seq_len, **shape})
+        default = GPU_SHAPE if on_gpu(args.device) else SHAPE
+        config = GPT2Config(**{**default, "vocab": vocab, "context": args.seq_len, **shape})
         return f"L{config.layers}C{config.channels}", config, None
     if os.path.exists(args.model) or args.model.endswith(".bin"):
         config, _ = peek_checkpoint(args.model)
@@ -158,11 +215,34 @@ def choose_model(args, data):
 
 def make_model(args, config, checkpoint, where):
     """The model with its first weights; a resumed run brings its own later."""
-    if checkpoint is not None:
-        return GPT2.from_checkpoint(checkpoint, **where)
-    resuming = args.resume and run_state.find(args.output, args.resume_weights_only)[0] is not None
-    seed = {} if args.seed is None else {"init_seed": args.seed}
-    return GPT2.from_config(config, init="zeros" if resuming else "random", **seed, **where)
+    try:
+        if checkpoint is not None:
+            return GPT2.from_checkpoint(checkpoint, **where)
+        resuming = args.resume and run_state.find(args.output, args.resume_weights_only)[0] is not None
+        seed = {} if args.seed is None else {"init_seed": args.seed}
+        return GPT2.from_config(config, init="zeros" if resuming else "random", **seed, **where)
+    except OutOfMemory as error:
+        raise OutOfMemory(out_of_memory(error, config, where)) from None
+
+
+def out_of_memory(error, config, where):
+    """One sentence: needed, free, and the flags that would help."""
+    level = resolved(where).recompute
+
+    def plan_of(batch, recompute):
+        return GPT2.memory_plan(config, **{**where, "batch": batch, "recompute": recompute})
+
+    try:
+        plan = plan_of(where["batch"], level)
+    except LlmcError:
+        return str(error)
+    if plan.total <= plan.device_free:  # not the plan's fault: the engine knows more
+        return str(error)
+    advice = memory.what_fits(plan_of, where["batch"], level)
+    return (
+        f"out of memory: the model needs {memory.size(plan.total)}, the device has "
+        f"{memory.size(plan.device_free)} free" + (f"; {advice}" if advice else "")
+    )
 
 
 def open_loaders(args, data, config, where, seeds):
@@ -192,15 +272,15 @@ def unused_folder(name):
     return next(folder for folder in choices if not folder.exists())
 
 
-def summary(model, name, data, trainer, plan, unigram, folder):
+def summary(model, name, data, trainer, unigram, folder):
     """(label, text) rows: what is about to happen, and where."""
     config, info = model.config, model.device_info
     threads = f", {model.options.threads or info['multiprocessors']} threads" if model.device == "cpu" else ""
     precision = options.word_of("precision", model.options.precision)
-    megabytes = {part: getattr(plan, part) / 2**20 for part in MEMORY_PARTS}
-    biggest = ", ".join(f"{part} {size:.0f}" for part, size in megabytes.items() if size >= 0.5)
+    if run_state.keeps_master(model):
+        precision += " with fp32 master weights"
     per_epoch = trainer.loader.num_batches / trainer.micro_batches
-    return [
+    rows = [
         ("device", f"{model.device}: {info['name']}{threads} ({model.device_reason})"),
         ("model", f"{name}: {config.layers} layers, {config.heads} heads, {config.channels} channels, "
                   f"vocabulary {config.vocab}, context {config.context}; {short(config.num_params)} "
@@ -210,12 +290,19 @@ def summary(model, name, data, trainer, plan, unigram, folder):
                   f"({trainer.micro_batches} x {model.batch} x {model.seq_len}), "
                   f"{trainer.steps / per_epoch:.2g} epochs"),
         ("rate", f"{trainer.schedule.name}, peak {trainer.schedule.lr:g}"),
-        ("memory", f"{plan.total / 2**20:.0f} MiB: {biggest or 'next to nothing'}"),
         ("folder", str(folder)),
     ]  # fmt: skip
+    if model.library.backend != "cpu" or trainer.settings.peak_tflops:
+        rows.insert(-1, ("MFU", utilisation_text(config, model.seq_len, trainer.peak)))
+    return rows
 
 
-MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "logits", "workspace", "batches")
+def utilisation_text(config, seq_len, peak):
+    """What utilisation is measured against."""
+    if not peak.tflops:
+        return f"n/a: {peak.label}"
+    count = flops.flops_per_token(config, seq_len)
+    return f"against {peak.tflops:g} TFLOP/s ({peak.label}), {count / 1e9:.3g} GFLOP a token by 6 N + 6 L C T"
 
 
 def closing(result, folder):

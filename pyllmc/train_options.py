@@ -1,7 +1,7 @@
 """The options of `python -m pyllmc.train`: the table that its parser, its help and its defaults come from.
 
 Short flags are those of llm.c's trainer. The small run is the one that happens when neither -e nor -i names
-something bigger: a model and a length for about a minute of two CPU cores.
+something bigger: a model and a length for about a minute of two CPU cores, or of a GPU.
 """
 
 from .cli import Option
@@ -20,29 +20,32 @@ GROUPS = {
     ),
     "model": (
         Option("model", "-e --model", "checkpoint file, or a descriptor such as d12 or gpt3:c768",
-               metavar="MODEL", decided_by="a small model"),
-        Option("layers", "--layers", "layers L", int, decided_by="-e's, or 3"),
-        Option("heads", "--heads", "attention heads NH, which divide C", int, decided_by="-e's, or 4"),
-        Option("channels", "--channels", "channels C", int, decided_by="-e's, or 128"),
+               metavar="MODEL", decided_by="a small model, on a GPU d12's shape"),
+        Option("layers", "--layers", "layers L", int, decided_by="-e's, or 3, on a GPU 12"),
+        Option("heads", "--heads", "attention heads NH, which divide C", int, decided_by="-e's, or 4, on a GPU 12"),
+        Option("channels", "--channels", "channels C", int, decided_by="-e's, or 128, on a GPU 768"),
         Option("vocab", "--vocab", "vocabulary V", int, decided_by="-e's, or the tokenizer's"),
         Option("context", "--context", "longest sequence maxT", int, decided_by="-e's or T"),
     ),
     "batch": (
-        Option("batch", "-b --batch", "rows B of a micro-batch", int, 4, small=8),
-        Option("seq_len", "-t --seq-len", "tokens T of a row", int, 1024, small=64),
+        Option("batch", "-b --batch", "rows B of a micro-batch", int, 4, small=8,
+               gpu_by="what fits, up to 16"),
+        Option("seq_len", "-t --seq-len", "tokens T of a row", int, 1024, small=64, gpu=1024),
         Option("total_tokens", "-d --total-tokens", "tokens of one update, a multiple of B*T", int,
-               decided_by="B*T"),
+               decided_by="B*T", gpu_by="16384 or close"),
     ),
     "optimization": (
-        Option("steps", "-x --steps", "updates in all; -1: one epoch", int, -1, small=1500),
+        Option("steps", "-x --steps", "updates in all; -1: one epoch", int, -1, small=1500,
+               gpu_by="what takes about a minute, 16 epochs at most"),
         Option("schedule", "-k --schedule", "learning rate: cosine, linear, constant or wsd", str, "cosine",
                metavar="NAME"),
-        Option("lr", "-l --lr", "peak learning rate", float, decided_by=ENGINE, small=3e-3),
-        Option("warmup", "-u --warmup", "updates of linear warm-up", int, 0, small=60),
+        Option("lr", "-l --lr", "peak learning rate", float, decided_by=ENGINE, small=3e-3, gpu=6e-4),
+        Option("warmup", "-u --warmup", "updates of linear warm-up", int, 0, small=60,
+               gpu_by="a twentieth of the updates"),
         Option("final_fraction", "-q --final-fraction", "of the peak learning rate, at the end", float, 1.0,
-               small=0.1),
+               small=0.1, gpu=0.1),
         Option("weight_decay", "-c --weight-decay", "of the matrices, decoupled", float, decided_by=ENGINE,
-               small=0.1),
+               small=0.1, gpu=0.1),
         Option("max_loss_z", "-sl --max-loss-z", "skip updates whose loss has a larger z-score; 0: never",
                float, decided_by=ENGINE),
         Option("max_norm_z", "-sg --max-norm-z", "the same for the gradient norm", float, decided_by=ENGINE),
@@ -50,12 +53,16 @@ GROUPS = {
                decided_by="llm.c's"),
     ),
     "watching": (
-        Option("val_every", "-v --val-every", "validate every N updates; 0: never", int, 20, small=100),
+        Option("val_every", "-v --val-every", "validate every N updates; 0: never", int, 20, small=100,
+               gpu_by="a fifteenth of the updates"),
         Option("val_batches", "-m --val-batches", "validation batches at most; -1: all", int, 20),
         Option("sample_every", "-s --sample-every", "draw a text every N updates and at the end; 0: never",
-               int, 20, small=500),
-        Option("sample_tokens", "-g --sample-tokens", "tokens of such a text", int, 64, small=256),
-        Option("peak_tflops", "--peak-tflops", "the device's peak in TFLOP/s, for utilisation (MFU)", float),
+               int, 20, small=500, gpu_by="a third of the updates"),
+        Option("sample_tokens", "-g --sample-tokens", "tokens of such a text", int, 64, small=256, gpu=256),
+        Option("peak_tflops", "--peak-tflops", "the device's peak in TFLOP/s, for utilisation (MFU)", float,
+               decided_by="the data sheet's, for GPUs that are known"),
+        Option("gpu_every", "-lg --gpu-every", "show and log the GPU's watts, clock and temperature every N updates; "
+               "0: never", int, 1),
     ),
     "run folder": (
         Option("output", "-o --output", "folder for checkpoints, logs and the picture", metavar="FOLDER",
@@ -88,7 +95,7 @@ GROUPS = {
         Option("graph", "--graph", "replay steps as captured graphs", bool, decided_by=ENGINE),
         Option("prefetch", "--prefetch", "off, host, l2 or all", metavar="NAME", decided_by=ENGINE),
         Option("result_lag", "--lag", "read results N updates late", int,
-               decided_by="1 on CUDA, 0 on the CPU"),
+               decided_by="2 on CUDA, 0 on the CPU"),
     ),
 }  # fmt: skip
 
@@ -102,7 +109,7 @@ HYPER_FIELDS = ("weight_decay", "max_loss_z", "max_norm_z")
 SETTINGS_FIELDS = (
     "total_tokens", "schedule", "lr", "warmup", "final_fraction", "val_every", "val_batches", "sample_every",
     "sample_tokens", "checkpoint_every", "resume", "resume_weights_only", "overfit", "result_lag",
-    "peak_tflops",
+    "peak_tflops", "gpu_every",
 )  # fmt: skip
 
 

@@ -8,9 +8,10 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import flops, run_state
+from . import flops, options, peaks, run_state
 from .errors import InvalidArgument, LlmcError
 from .feed import Feed
+from .monitor import GpuMonitor, GpuReading
 from .rundir import JsonLog, MainLog
 from .schedule import Schedule
 from .settings import Settings
@@ -22,8 +23,9 @@ log = logging.getLogger("pyllmc")
 @dataclass(frozen=True)
 class StepReport:
     """One update, for people. step counts from 0; ms: wall time since the one before; tok_s: tokens per
-    second; host_ms: the part of ms that was spent outside the engine; mfu: utilisation, None if unknown;
-    skipped: None, or why the weights were left alone."""
+    second; host_ms: the part of ms that was spent outside the engine; mfu: utilisation of the trainer's peak,
+    None if unknown, above 1 if the peak is too low; skipped: None, or why the weights were left alone; gpu:
+    a GpuReading of about now, None where none was due."""
 
     step: int
     loss: float
@@ -34,6 +36,7 @@ class StepReport:
     host_ms: float
     mfu: float | None
     skipped: str | None
+    gpu: GpuReading | None = None
 
 
 @dataclass
@@ -77,7 +80,7 @@ class Trainer:
 
     val_loader is used for validation only. callbacks: Callbacks objects. The other keywords are the fields
     of Settings. Everything is checked, and a resumed state is loaded, before the constructor returns: then
-    first_step, steps and schedule say what run() will do.
+    first_step, steps and schedule say what run() will do, and peak what utilisation is measured against.
     """
 
     def __init__(self, model, train_loader, val_loader=None, *, callbacks=(), **settings):
@@ -98,7 +101,11 @@ class Trainer:
         self.schedule = Schedule(chosen.schedule, lr, self.steps, chosen.warmup, chosen.final_fraction)
         self.result_lag = chosen.result_lag
         if self.result_lag is None:
-            self.result_lag = 0 if model.library.backend == "cpu" else 1
+            self.result_lag = 0 if model.library.backend == "cpu" else min(2, model.options.results - 1)
+        device, kind = model.device_info, options.word_of("precision", model.options.precision)
+        self.peak = peaks.peak_of(device, peaks.arithmetic(kind, model.options.tf32), chosen.peak_tflops)
+        self._utilisation = flops.utilisation_meter(model.config, model.seq_len, self.peak.tflops)
+        self._uuid, self._monitor = device["uuid"], None
         self.first_step, self._notes, self._resumed_at = 0, [], None
         if chosen.run_dir is not None:
             self._take_folder(Path(chosen.run_dir))
@@ -158,6 +165,11 @@ class Trainer:
             self._json_log = stack.enter_context(
                 contextlib.closing(JsonLog(folder / JSON_LOG, self._resumed_at))
             )
+        if self.model.library.backend != "cpu" and self.settings.gpu_every:
+            self._monitor = stack.enter_context(GpuMonitor(self._uuid))
+            self._monitor.first()
+            if self._monitor.problem:
+                self._notes.append(self._monitor.problem)
         stack.callback(self._restore_loader)
         prefetch_host = self.model.options.prefetch & self.model.constant("LLMC_PREFETCH_HOST")
         repeat = self.micro_batches if self.settings.overfit else 0
@@ -235,10 +247,11 @@ class Trainer:
         self._step_s += seconds
         self._host_s += host
         speed = self.tokens_per_step / seconds if seconds else math.nan
-        config, T = self.model.config, self.model.seq_len
-        mfu = flops.utilisation(config, T, speed / self.model.options.world, self.settings.peak_tflops)
+        due = self._monitor is not None and step % self.settings.gpu_every == 0
+        gpu = self._monitor.latest() if due else None
+        mfu = self._utilisation(speed / self.model.options.world)
         report = StepReport(
-            step, found.loss, found.grad_norm, lr, seconds * 1e3, speed, host * 1e3, mfu, found.skipped
+            step, found.loss, found.grad_norm, lr, seconds * 1e3, speed, host * 1e3, mfu, found.skipped, gpu
         )
         self._result.loss, self._result.step = found.loss, step + 1
         self._result.skipped += found.skipped is not None
@@ -246,7 +259,8 @@ class Trainer:
             self._main_log.train(step, found.loss, lr, found.grad_norm)
             self._json_log.write(
                 step, kind="train", loss=found.loss, norm=found.grad_norm, lr=lr, ms=report.ms,
-                tok_s=report.tok_s, host_ms=report.host_ms, skipped=found.skipped, time=time.time(),
+                tok_s=report.tok_s, host_ms=report.host_ms, device_ms=found.device_ms, mfu=mfu, skipped=found.skipped, time=time.time(),
+                **({} if gpu is None else gpu._asdict()),
             )  # fmt: skip
         self._tell("on_step", report)
 

@@ -13,6 +13,7 @@ from pyllmc.rundir import (
     JsonLog,
     MainLog,
     done_name,
+    extra_name,
     find_latest_complete,
     mark_complete,
     model_name,
@@ -101,6 +102,7 @@ def test_reference_checkpoint_is_found(golden, tmp_path):
 def test_removal_takes_all_files_of_one_step(tmp_path):
     save(tmp_path, 1, world=2)
     save(tmp_path, 11, world=2)
+    (tmp_path / extra_name(1)).touch()
     remove_checkpoint(tmp_path, 1)
     remove_checkpoint(tmp_path, 1)
     assert len(list(tmp_path.iterdir())) == 4

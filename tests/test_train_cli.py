@@ -15,11 +15,14 @@ from test_native import run_python
 from pyllmc import _find, train
 from pyllmc.cli import Parser
 from pyllmc.config import GPT2Config
-from pyllmc.console import has_size
+from pyllmc.console import has_size, step_text
+from pyllmc.errors import OutOfMemory
 from pyllmc.gpt2 import GPT2
+from pyllmc.monitor import GpuReading
 from pyllmc.rundir import find_latest_complete, read_json_log, read_main_log
 from pyllmc.shards import write_shard
-from pyllmc.train_options import GROUPS, is_small
+from pyllmc.train_options import GROUPS
+from pyllmc.trainer import StepReport
 
 TINY = "--layers 1 --heads 1 --channels 16 -b 2 -t 16 -x 4 -u 1 -v 2 -m 2 -s 4 -g 20 --device cpu".split()
 
@@ -152,6 +155,73 @@ def test_zero_is_off(here, capsys):
     assert find_latest_complete("r").step == 4  # the end is always saved
 
 
+# -- on a GPU, as far as it shows without one
+
+
+def test_the_small_run_on_a_gpu(here, capsys, monkeypatch):
+    """Which options it fills in, which it leaves; the arithmetic is small_run's."""
+    monkeypatch.setattr(train, "on_gpu", lambda device: True)
+    monkeypatch.setattr(train, "GPU_SHAPE", {"layers": 1, "heads": 1, "channels": 16})
+    (here / "text.txt").write_text("The quick brown fox jumps over the lazy dog.\n" * 400)
+    words = "--data text.txt -t 64 -d 1024 -s 0 --device cpu --no-plot -o r --peak-tflops 1e-3".split()
+    status, out, err = call(capsys, *words)
+    assert status == 0, err
+    assert "1 layers, 1 heads, 16 channels" in out and "1024 tokens each (1 x 16 x 64)" in out
+    assert "rate    cosine, peak 0.0006" in out
+    steps = len(read_main_log("r/main.log")["trl"])
+    epochs = float(re.search(r"([\d.]+) epochs", out)[1])
+    assert steps >= 20 and epochs <= 17
+    status, _, err = call(capsys, *words, "-o", "other", "-b", 0)
+    assert status == 2 and "batch must be at least 1, got 0" in err
+
+
+def test_utilisation_says_of_what(here, capsys):
+    """CLI-13: the peak and its precision are stated; more than all of it is said to be odd."""
+    options = ["--data", "text.txt", *TINY, "-s", 0, "-v", 0, "--no-plot"]
+    status, out, _ = call(capsys, *options, "--peak-tflops", 50)
+    assert status == 0 and re.search(r"MFU +against 50 TFLOP/s \(.*, as given\), .* GFLOP a token by 6 N", out)
+    assert re.search(r"step +4/4 .* MFU 0\.\d%\n", out)
+    _, out, _ = call(capsys, *options, "--peak-tflops", 1e-9)
+    assert re.search(r"MFU \d+\.\d% \(the stated peak is too low\)", out)
+    _, out, _ = call(capsys, *options)
+    assert "MFU" not in out
+    for wrong in ("0", "-1", "nan", "inf"):
+        status, _, err = call(capsys, *options, "--peak-tflops", wrong)
+        assert status == 2 and "peak_tflops must be a number above 0" in err
+
+
+def test_a_plan_that_does_not_fit(here, capsys, monkeypatch):
+    """Status 2, and one sentence with needed, free and what would help; nothing is written."""
+    real = GPT2.memory_plan
+
+    def scarce(*args, **kwargs):
+        plan = real(*args, **kwargs)
+        plan.device_free = real(*args, **{**kwargs, "batch": 3}).total
+        return plan
+
+    def full(*args, **kwargs):
+        raise OutOfMemory("llmc_model_create: device memory: needed more than there is")
+
+    monkeypatch.setattr(GPT2, "memory_plan", scarce)
+    monkeypatch.setattr(GPT2, "from_config", full)
+    status, out, err = call(capsys, "--data", "text.txt", *TINY, "-b", 8)
+    assert status == 2 and out.startswith("memory  ")
+    assert re.fullmatch(
+        r"pyllmc.train: out of memory: the model needs .* MiB, the device has .* MiB free; what would fit .*: "
+        r"(-r \d \(.*\) or )?-b 3 \(.* MiB\)\n", err,
+    )  # fmt: skip
+    status, _, err = call(capsys, "--data", "text.txt", *TINY, "-b", 2)  # the plan fits: the engine's own words
+    assert status == 2 and "needed more than there is" in err and err.count("\n") == 1
+    assert not list(here.glob("runs/*"))
+
+
+def test_gpu_readings_in_a_line():
+    report = StepReport(0, 1.0, 1.0, 1e-3, 10.0, 1e5, 0.1, None, None)
+    reading = GpuReading(650.5, None, 61)
+    assert step_text(report, True, reading).endswith("tok/s  MFU n/a  650 W MHz n/a 61 \N{DEGREE SIGN}C")
+    assert "MFU" not in step_text(report)
+
+
 # -- the parser is the help (CLI-05)
 
 
@@ -160,21 +230,26 @@ def test_help_is_the_table(capsys):
     text = re.sub(r"\s+", " ", parser.format_help())
     rows = [row for group in GROUPS.values() for row in group]
     assert len({row.name for row in rows}) == len(rows)
-    nothing = parser.read([], is_small)
-    bigger = parser.read(["-e", "d12"], is_small)
+    nothing = parser.read(["--device", "cpu"], train.kind_of_run)
+    bigger = parser.read(["-e", "d12"], train.kind_of_run)
     for row in rows:
         for flag in row.flags.split():
             assert flag in text
             if not row.switch:
                 value = {int: "3", float: "0.5", bool: "1"}.get(row.kind, "x")
                 assert getattr(parser.read([flag, value]), row.name) == row.kind(value)
+        if row.name == "device":
+            continue
         if row.switch:
             assert getattr(nothing, row.name) is False
             continue
         assert getattr(nothing, row.name) == (row.default if row.small is None else row.small)
+        on_gpu = None if row.gpu_by else row.default if row.gpu is None else row.gpu
+        assert getattr(parser.read([], lambda given: "gpu"), row.name) == on_gpu
         if row.name != "model":
             assert getattr(bigger, row.name) == row.default
         assert row.decided_by == "" or row.default is None
+        assert not (row.gpu_by and row.gpu is not None)
     for default in ("default: 4; small run: 8", "default: 1024", "default: cosine", "default: 0)"):
         assert default in text
 

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from pyllmc import GPT2, GPT2Config, TokenLoader
+from pyllmc import trainer as trainer_module
 from pyllmc.errors import FormatError, InvalidArgument, StateError
 from pyllmc.feed import Feed
 from pyllmc.flops import flops_per_token, utilisation
+from pyllmc.monitor import GpuReading
 from pyllmc.rundir import find_latest_complete, read_json_log, read_main_log
 from pyllmc.shards import write_shard
 from pyllmc.trainer import Callbacks, Trainer
@@ -108,6 +110,7 @@ def run(shards, model=None, **settings):
      ({"total_tokens": 40}, InvalidArgument, "use 32 or 48"), ({"lr": math.nan}, InvalidArgument, "rate"),
      ({"hyper": {"beta3": 0}}, TypeError, "did you mean 'beta"), ({"hyper": {"step": 3}}, InvalidArgument, "step"),
      ({"resume": True}, InvalidArgument, "run_dir"), ({"peak_tflops": -1}, InvalidArgument, "above 0"),
+     ({"gpu_every": -1}, InvalidArgument, "gpu_every"),
      ({"resume_weights_only": True}, InvalidArgument, "needs resume"), ({"peak_tflops": 0}, InvalidArgument, "peak_tflops")],
 )  # fmt: skip
 def test_wrong_settings_are_refused_at_once(shards, wrong, error, part):
@@ -255,6 +258,46 @@ def test_utilisation():
     assert flops_per_token(d12, 1024) == 6 * (50304 * 768 + 12 * 12 * 768**2) + 6 * 12 * 768 * 1024
     assert utilisation(d12, 1024, 1e6, 989) == pytest.approx(flops_per_token(d12, 1024) * 1e6 / 989e12)
     assert utilisation(d12, 1024, 1e6, None) is None
+
+
+class Watch:
+    """In place of a GpuMonitor."""
+
+    problem, made, closed = "no GPU watts: a stub", [], 0
+
+    def __init__(self, uuid):
+        Watch.made.append(uuid)
+
+    def first(self):
+        return self.latest()
+
+    def latest(self):
+        return GpuReading(650.5, None, 61)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        Watch.closed += 1
+
+
+def test_gpu_readings_are_told_and_logged(shards, tmp_path, monkeypatch):
+    """CLI-15: every N updates, of the model's own device; what is missing there is a note."""
+    monkeypatch.setattr(trainer_module, "GpuMonitor", Watch)
+    with make() as model, train_data(shards) as loader:
+        monkeypatch.setattr(model.library, "backend", "cuda")
+        recorder = Recorder()
+        trainer = Trainer(model, loader, run_dir=tmp_path, callbacks=[recorder], gpu_every=4, **PLAIN)
+        assert trainer.result_lag == 2
+        trainer.run()
+        assert Watch.made == [model.device_info["uuid"]] and Watch.closed == 1
+        assert recorder.notes[0] == Watch.problem
+        Trainer(model, loader, gpu_every=0, **PLAIN).run()
+        assert len(Watch.made) == 1
+    assert [report.step for report in recorder.reports if report.gpu] == [0, 4, 8]
+    records = [record for record in read_json_log(tmp_path / "log.jsonl") if record["kind"] == "train"]
+    assert [record["step"] for record in records if "power_w" in record] == [0, 4, 8]
+    assert (records[4]["power_w"], records[4]["sm_clock_mhz"], records[4]["temperature_c"]) == (650.5, None, 61)
 
 
 # -- saving and resuming
