@@ -45,16 +45,27 @@ def what_fits(plan_of, batch, recompute):
 
 
 def largest_batch(plan_of, most, share=1.0):
-    """The largest number of rows, up to `most`, whose plan takes at most `share` of what is free; 0: none."""
-    low, high = 0, most  # low fits, what is above high doesn't
-    while low < high:
-        middle = (low + high + 1) // 2
-        plan = plan_of(middle)
-        if plan.total <= share * plan.device_free:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    """The largest number of rows, up to `most`, whose plan takes at most `share` of what is free; 0: none.
+
+    A plan on a GPU prepares its attention and takes a noticeable time, so few are made: memory grows by
+    nearly the same amount with each row, which two plans tell; the next ones confirm or correct by a row.
+    """
+    if most < 1:
+        return 0
+    whole = plan_of(most)
+    allowed = share * whole.device_free
+    if whole.total <= allowed:
+        return most
+    one = plan_of(1)
+    if one.total > allowed:
+        return 0
+    each = (whole.total - one.total) / (most - 1)
+    rows = int(min(1 + (allowed - one.total) / each, most - 1))
+    while rows > 1 and plan_of(rows).total > allowed:
+        rows -= 1
+    while rows + 1 < most and plan_of(rows + 1).total <= allowed:
+        rows += 1
+    return rows
 
 
 def size(count):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import sys
@@ -66,17 +67,18 @@ def train(args):
     }  # fmt: skip
     if "seq_len" not in args.given:
         where["seq_len"] = min(args.seq_len, config.context)
+    plan_of = planner(config, where)
     if args.kind == "gpu":
-        fill_in(args, config, data, where)
+        fill_in(args, config, data, where, plan_of)
     settings = settings_of(args)
-    plan = GPT2.memory_plan(config, **where)
-    print(table([("memory", memory.summary(plan, resolved(where).recompute))]), flush=True)
+    level = resolved(where).recompute
+    print(table([("memory", memory.summary(plan_of(where["batch"], level), level))]), flush=True)
     seeds = {} if args.seed is None else {"seed": args.seed}
     with contextlib.ExitStack() as stack:
         train_loader, val_loader = (
             loader and stack.enter_context(loader) for loader in open_loaders(args, data, config, where, seeds)
         )
-        model = stack.enter_context(make_model(args, config, checkpoint, where))
+        model = stack.enter_context(make_model(args, config, checkpoint, where, plan_of))
         tokenizer, missing = data.tokenizer, None
         if tokenizer is None and args.sample_every:
             tokenizer, missing = guess_tokenizer(config.vocab)
@@ -121,7 +123,7 @@ def settings_of(args):
     return {**settings, "steps": None if args.steps == -1 else args.steps}
 
 
-def fill_in(args, config, data, where):
+def fill_in(args, config, data, where, plan_of):
     """Batch and length of the small run on a GPU, into args and where; what the user gave stays."""
     library, ordinal, _ = _native.choose(args.device)
     engine = resolved(where)
@@ -130,12 +132,22 @@ def fill_in(args, config, data, where):
     counts = {pattern: shard_lengths(pattern) for pattern in (data.train, data.val) if pattern}
     chosen = small_run.choose(
         config, where["seq_len"], sum(counts[data.train]), min(map(min, counts.values())),
-        lambda rows: GPT2.memory_plan(config, **{**where, "batch": rows}), peak.tflops, args.batch, args.total_tokens,
+        lambda rows: plan_of(rows, engine.recompute), peak.tflops, args.batch, args.total_tokens,
     )  # fmt: skip
     for name, value in chosen.items():
         if name not in args.given:
             setattr(args, name, value)
     where["batch"] = args.batch
+
+
+def planner(config, where):
+    """A function from (batch, recompute) to the llmc_memory of the model that `where` describes otherwise."""
+
+    @functools.cache
+    def plan_of(batch, recompute):
+        return GPT2.memory_plan(config, **{**where, "batch": batch, "recompute": recompute})
+
+    return plan_of
 
 
 def resolved(where):
@@ -213,7 +225,7 @@ def choose_model(args, data):
     return args.model.replace(":", "-"), config, None
 
 
-def make_model(args, config, checkpoint, where):
+def make_model(args, config, checkpoint, where, plan_of):
     """The model with its first weights; a resumed run brings its own later."""
     try:
         if checkpoint is not None:
@@ -222,16 +234,12 @@ def make_model(args, config, checkpoint, where):
         seed = {} if args.seed is None else {"init_seed": args.seed}
         return GPT2.from_config(config, init="zeros" if resuming else "random", **seed, **where)
     except OutOfMemory as error:
-        raise OutOfMemory(out_of_memory(error, config, where)) from None
+        raise OutOfMemory(out_of_memory(error, where, plan_of)) from None
 
 
-def out_of_memory(error, config, where):
+def out_of_memory(error, where, plan_of):
     """One sentence: needed, free, and the flags that would help."""
     level = resolved(where).recompute
-
-    def plan_of(batch, recompute):
-        return GPT2.memory_plan(config, **{**where, "batch": batch, "recompute": recompute})
-
     try:
         plan = plan_of(where["batch"], level)
     except LlmcError:
