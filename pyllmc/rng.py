@@ -28,8 +28,12 @@ class Mt19937:
 
     def u32(self, n):
         """The next `n` numbers, uint32 (n,)."""
+        return self._raw(n).astype(np.uint32)
+
+    def _raw(self, n):
+        """The same numbers as they come, uint64."""
         self._untouched = self._untouched and n == 0
-        return self._bits.random_raw(n).astype(np.uint32)
+        return self._bits.random_raw(n)
 
     def permutation(self, n):
         """A permutation of 0..n-1, int32 (n,), as llm.c draws it."""
@@ -66,12 +70,12 @@ class Mt19937:
         whole = out.size - out.size % 16
         for start in range(0, whole, CHUNK):
             part = out[start : min(start + CHUNK, whole)]
-            blocks = [(self.u32(part.size), part)]
+            blocks = [(self._raw(part.size), part)]
             if start + part.size == whole < out.size:
                 # the stream also holds a uniform for each of the rest, and only then the 16 of the last
                 # group, which overlaps the block before: so one call does both, in this order
-                self.u32(out.size - whole)
-                blocks.append((self.u32(16), out[-16:]))
+                self._raw(out.size - whole)
+                blocks.append((self._raw(16), out[-16:]))
             run(_normal_blocks, blocks, mean, std)
 
     def _uniform53(self, n):
@@ -121,9 +125,9 @@ def _now(function, *arguments):
 
 
 def _normal_blocks(blocks, mean, std):
-    """Fill each `out` of the pairs (words, out) from as many u32 numbers, of which 24 bits are used."""
+    """Fill each `out` of the pairs (words, out) from as many raw numbers, of which 24 bits are used."""
     for words, out in blocks:
-        _box_muller((words & np.uint32(0xFFFFFF)).astype(np.float32) * np.float32(2.0**-24), out, mean, std)
+        _box_muller((words.astype(np.uint32) & np.uint32(0xFFFFFF)).astype(np.float32) * np.float32(2.0**-24), out, mean, std)
 
 
 def _box_muller(uniforms, out, mean, std):
