@@ -99,11 +99,12 @@ class Trainer:
         self.steps = chosen.steps or max(1, train_loader.num_batches // self.micro_batches)
         lr = model.hyper_default()["learning_rate"] if chosen.lr is None else chosen.lr
         self.schedule = Schedule(chosen.schedule, lr, self.steps, chosen.warmup, chosen.final_fraction)
+        on_gpu = model.library.backend != "cpu"
         self.result_lag = chosen.result_lag
         if self.result_lag is None:
-            self.result_lag = 0 if model.library.backend == "cpu" else min(2, model.options.results - 1)
+            self.result_lag = 0 if not on_gpu else min(2, model.options.results - 1)
         device, kind = model.device_info, options.word_of("precision", model.options.precision)
-        self.peak = peaks.peak_of(device, peaks.arithmetic(kind, model.options.tf32), chosen.peak_tflops)
+        self.peak = peaks.peak_of(device, peaks.arithmetic(kind, on_gpu and model.options.tf32), chosen.peak_tflops)
         self._utilisation = flops.utilisation_meter(model.config, model.seq_len, self.peak.tflops)
         self._uuid, self._monitor = device["uuid"], None
         self.first_step, self._notes, self._resumed_at = 0, [], None

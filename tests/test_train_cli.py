@@ -179,7 +179,7 @@ def test_utilisation_says_of_what(here, capsys):
     """CLI-13: the peak and its precision are stated; more than all of it is said to be odd."""
     options = ["--data", "text.txt", *TINY, "-s", 0, "-v", 0, "--no-plot"]
     status, out, _ = call(capsys, *options, "--peak-tflops", 50)
-    assert status == 0 and re.search(r"MFU +against 50 TFLOP/s \(.*, as given\), .* GFLOP a token by 6 N", out)
+    assert status == 0 and re.search(r"MFU +against 50 TFLOP/s \(fp32, as given\), .* GFLOP a token by 6 N", out)
     assert re.search(r"step +4/4 .* MFU 0\.\d%\n", out)
     _, out, _ = call(capsys, *options, "--peak-tflops", 1e-9)
     assert re.search(r"MFU \d+\.\d% \(the stated peak is too low\)", out)
