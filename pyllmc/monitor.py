@@ -1,14 +1,15 @@
 """Watts, clock and temperature of the GPU that trains, through NVML where it answers.
 
 NVML comes with the driver, its Python binding (nvidia-ml-py) is optional. Nothing here can end or slow a run:
-a thread asks, at most twice a second and only while somebody looks; what fails is missing, and said so once.
+a thread asks, twice a second; what fails is missing, and said so once.
 """
 
 import threading
 import time
 from typing import NamedTuple
 
-LEAST_S = 0.5  # between two polls: NVML itself refreshes its power reading no faster than every 0.1 s
+EVERY_S = 0.5  # between two polls: NVML averages its power reading over a good part of that
+STALE_S = 5.0  # a reading older than this is no answer: a driver that hangs would otherwise report for ever
 PATIENCE_S = 1.0  # for the thread to end: a driver that hangs must not hang the run with it
 
 
@@ -25,35 +26,29 @@ NOTHING = GpuReading()
 
 
 class GpuMonitor:
-    """latest() is the newest GpuReading of the GPU with this UUID; it never waits.
+    """latest() is the newest GpuReading of the GPU with this UUID, or NOTHING; it never waits.
 
     uuid: as llmc_device has it. Ordinals won't do: NVML counts all GPUs, in its own order, and CUDA only the
     visible ones. `problem` is a sentence when there is nothing to read, else None. close() ends the thread.
     """
 
     def __init__(self, uuid):
-        self.problem, self._reading = None, NOTHING
-        self._wanted, self._answered, self._closing = threading.Event(), threading.Event(), False
-        self._last = time.monotonic()
-        self._wanted.set()
+        self.problem = None
+        self._reading, self._read_at = NOTHING, 0.0
+        self._answered, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, args=(uuid,), name="gpu monitor", daemon=True)
         self._thread.start()
 
     def latest(self):
-        now = time.monotonic()
-        if now - self._last >= LEAST_S:
-            self._last = now
-            self._wanted.set()
-        return self._reading
+        return self._reading if time.monotonic() - self._read_at < STALE_S else NOTHING
 
     def first(self, timeout=PATIENCE_S):
         """Wait for the first answer, `timeout` seconds at most, and return it."""
         self._answered.wait(timeout)
-        return self._reading
+        return self.latest()
 
     def close(self):
-        self._closing = True
-        self._wanted.set()
+        self._closing.set()
         self._thread.join(PATIENCE_S)
 
     def __enter__(self):
@@ -70,14 +65,13 @@ class GpuMonitor:
             self._answered.set()
             return
         while True:
-            self._wanted.wait()
-            self._wanted.clear()
-            if self._closing:
-                break
-            self._reading = nvml.read()
-            if self._reading == NOTHING:
+            reading = nvml.read()
+            if reading == NOTHING and not self._answered.is_set():
                 self.problem = f"no GPU watts, clock and temperature: {nvml.problem}"
+            self._reading, self._read_at = reading, time.monotonic()
             self._answered.set()
+            if self._closing.wait(EVERY_S):
+                break
         nvml.close()
 
 

@@ -130,14 +130,21 @@ def test_a_driver_that_hangs_holds_nobody_up(nvml, monkeypatch):
 
 
 def test_looking_often_asks_seldom(nvml, monkeypatch):
-    monkeypatch.setattr(monitor, "LEAST_S", 3600)
+    monkeypatch.setattr(monitor, "EVERY_S", 3600)
     with GpuMonitor("GPU-second") as watch:
         watch.first(30)
         for _ in range(1000):
             assert watch.latest().power_w == 650.5
         assert nvml.calls.count("nvmlDeviceGetPowerUsage") == 1
+        watch._read_at -= monitor.STALE_S
+        assert watch.latest() == NOTHING  # the driver must have hung
+
+
+def test_readings_follow_the_gpu(nvml, monkeypatch):
+    monkeypatch.setattr(monitor, "EVERY_S", 0.001)
+    with GpuMonitor("GPU-second") as watch:
+        assert watch.first(30).power_w == 650.5
         monkeypatch.setattr(nvml, "nvmlDeviceGetPowerUsage", lambda handle: 300_000)
-        monkeypatch.setattr(monitor, "LEAST_S", 0)  # the time has passed
         deadline = time.monotonic() + 30
         while watch.latest().power_w != 300.0 and time.monotonic() < deadline:
             time.sleep(0.001)
