@@ -43,7 +43,7 @@ constexpr EdgeInfo EDGES[NUM_EDGES] = {
     {"targets_free", COMPUTE, TARGETS, Per::SLOT, "slot.targets", "the classifier is the last read"},
     {"token_losses_ready", COMPUTE, LOSS, Per::MODEL, "token_losses", "the classifier writes, the mean reads"},
     {"mean_loss_ready", LOSS, COMPUTE, Per::MODEL, "token_losses, mean_loss",
-     "the mean was the last read of token_losses, and its value feeds the gate"},
+     "the mean is the last read of token_losses before the next classifier, and its value feeds the gate"},
     {"result_ready", COMPUTE, LOSS, Per::RESULT, "result record", "the gate writes, the download reads"},
     {"result_on_host", LOSS, COMPUTE, Per::RESULT, "result record",
      "the download was the last read; the host waits for it in llmc_result, the gate before it writes the record again"},
@@ -82,8 +82,8 @@ class Lanes {
     std::unique_lock<std::mutex> hold();
 
     // Runs body: replays its captured graph if there is one, captures it the first time, or calls it
-    // (switch off, or capture failed: then once with a note). body enqueues on COMPUTE and on lanes it
-    // forks to by a Per::MODEL edge and joins back; Per::SLOT and Per::RESULT edges may cross its border.
+    // (switch off, or capture failed: then once with a note). body enqueues on COMPUTE alone, so a graph is
+    // a plain chain, which replays fastest; other lanes meet it through edges, which cross its border.
     void run(const GraphKey &key, const std::function<void()> &body);
 
     // A step's device time: marks on COMPUTE, read back by result record; NaN if not both were passed.

@@ -75,6 +75,7 @@ class GPT2 final : public Model {
         zero(v_, sizeof(float) * P);
         if (master_) zero(master_, sizeof(float) * P);
         zero(guard_, sizeof *guard_);
+        zero(records_, sizeof *records_ * size_t(options.results));  // their padding travels to the host too
         lanes.synchronize();
     }
     ~GPT2() override {
@@ -104,16 +105,10 @@ class GPT2 final : public Model {
             lanes.await(INPUTS_READY, slot);
             forward(batches.inputs(slot), 0, B, T);
             lanes.await(TARGETS_READY, slot);
+            lanes.await(MEAN_LOSS_READY);
             head(batches.targets(slot), 1.0f / (float(N) * float(n)), true, into);
             lanes.signal(TARGETS_FREE, slot);
-            // The mean is made beside the backward pass; compute waits for it only before the gate.
             lanes.signal(TOKEN_LOSSES_READY);
-            lanes.await(TOKEN_LOSSES_READY);
-            {
-                const auto span = lanes.span(LOSS, "mean loss");
-                mean_loss(lanes[LOSS], mean_loss_, a_.token_losses, 1.0f / (float(N) * float(n)), N, into);
-            }
-            lanes.signal(MEAN_LOSS_READY);
             backward(into);
             {
                 const auto span = lanes.span(COMPUTE, "embedding bwd");
@@ -121,8 +116,15 @@ class GPT2 final : public Model {
                                    config.context, into);
             }
             lanes.signal(INPUTS_FREE, slot);
-            lanes.await(MEAN_LOSS_READY);
         });
+        // The mean is made beside the backward pass; compute waits for it before the gate, and before the
+        // next classifier overwrites what it reads.
+        lanes.await(TOKEN_LOSSES_READY);
+        {
+            const auto span = lanes.span(LOSS, "mean loss");
+            mean_loss(lanes[LOSS], mean_loss_, a_.token_losses, 1.0f / (float(N) * float(n)), N, into);
+        }
+        lanes.signal(MEAN_LOSS_READY);
         batches.consumed(slot);
         micro_steps_done_ = i + 1;
         micro_steps_of_ = n;
@@ -148,6 +150,7 @@ class GPT2 final : public Model {
                 global_norm_squared(compute(), norm_squared_, a_.scratch, grads_, P);
             }
             lanes.await(RESULT_ON_HOST, r);
+            lanes.await(MEAN_LOSS_READY);
             {
                 const auto span = lanes.span(COMPUTE, "gate");
                 gate(compute(), records_ + r, guard_, step_params_, mean_loss_, norm_squared_);
@@ -198,6 +201,7 @@ class GPT2 final : public Model {
             forward(batches.inputs(slot), 0, B, T);
             lanes.signal(INPUTS_FREE, slot);
             lanes.await(TARGETS_READY, slot);
+            lanes.await(MEAN_LOSS_READY);
             head(batches.targets(slot), 0, false, Into::ASSIGN);
             lanes.signal(TARGETS_FREE, slot);
             mean_loss(compute(), eval_loss_, a_.token_losses, 1.0f / float(N), N, Into::ASSIGN);

@@ -1,8 +1,7 @@
 // lanes.cu - lanes as CUDA streams, edges as events, bodies as graphs, spans as pairs of timed events.
 //
-// An edge that crosses a graph's border is recorded and awaited as an *external* node while capturing:
-// the same event then means the same fact whether either side runs captured or eagerly. Edges inside a
-// body are ordinary forks and joins of the capture.
+// While capturing, an edge is recorded and awaited as an *external* node: the same event then means the
+// same fact whether either side runs captured or eagerly, and a graph stays a chain on one lane.
 #include "../lanes.h"
 
 #include <atomic>
@@ -123,8 +122,10 @@ struct Lanes::State {
         stress_state = stress_state * 6364136223846793005ull + 1442695040888963407ull;
         return int((stress_state >> 33) % uint64_t(options.stress + 1));
     }
-    void record(cudaEvent_t event, cudaStream_t stream, bool crosses) {
-        cuda_check(cudaEventRecordWithFlags(event, stream, capturing && crosses ? cudaEventRecordExternal : cudaEventRecordDefault), "recording an event");
+    // Only COMPUTE is ever captured; another lane may be at work eagerly meanwhile.
+    bool captures(LaneId lane) const { return capturing && lanes[lane].stream == lanes[COMPUTE].stream; }
+    void record(cudaEvent_t event, LaneId lane) {
+        cuda_check(cudaEventRecordWithFlags(event, lanes[lane].stream, captures(lane) ? cudaEventRecordExternal : cudaEventRecordDefault), "recording an event");
     }
     ~State() {
         captured.clear();
@@ -204,7 +205,7 @@ void Lanes::signal(Edge edge, int index) {
     State &s = *state_;
     const EdgeInfo &info = EDGES[edge];
     if (s.options.stress > 0) spin(s.lanes[info.producer], s.next_delay());
-    s.record(s.events[edge][size_t(index)].get(), s.lanes[info.producer].stream, info.per != Per::MODEL);
+    s.record(s.events[edge][size_t(index)].get(), info.producer);
 }
 
 void Lanes::await(Edge edge, int index) {
@@ -213,8 +214,8 @@ void Lanes::await(Edge edge, int index) {
     const cudaStream_t consumer = s.lanes[info.consumer].stream;
     if (consumer == s.lanes[info.producer].stream) return;
     if (s.options.drop_edge != int(edge)) {
-        const bool external = s.capturing && info.per != Per::MODEL;
-        cuda_check(cudaStreamWaitEvent(consumer, s.events[edge][size_t(index)].get(), external ? cudaEventWaitExternal : cudaEventWaitDefault), "waiting for an event");
+        const unsigned how = s.captures(info.consumer) ? cudaEventWaitExternal : cudaEventWaitDefault;
+        cuda_check(cudaStreamWaitEvent(consumer, s.events[edge][size_t(index)].get(), how), "waiting for an event");
     }
     // Late consumers too: what they do next (an upload, say) is what the next edge must hold back.
     if (s.options.stress > 0) spin(s.lanes[info.consumer], s.next_delay());
@@ -312,7 +313,7 @@ Lanes::Span Lanes::span(LaneId lane, const char *name, int layer) {
     const int start = int(s.span_events_used);
     s.span_events_used += 2;
     s.spans.push_back({name, lane, layer, start, -1});
-    s.record(s.span_events[size_t(start)].get(), s.lanes[lane].stream, true);
+    s.record(s.span_events[size_t(start)].get(), lane);
     return Span(this, lane, int(s.spans.size()) - 1);
 }
 
@@ -322,8 +323,8 @@ Lanes::Span::~Span() {
     const std::lock_guard<std::mutex> lock(s.span_mutex);
     if (size_t(index_) >= s.spans.size() || !s.recording) return;
     State::Recorded &r = s.spans[size_t(index_)];
-    const bool external = s.capturing;
-    const cudaError_t status = cudaEventRecordWithFlags(s.span_events[size_t(r.start) + 1].get(), s.lanes[lane_].stream, external ? cudaEventRecordExternal : cudaEventRecordDefault);
+    const cudaError_t status = cudaEventRecordWithFlags(s.span_events[size_t(r.start) + 1].get(), s.lanes[lane_].stream,
+                                                        s.captures(lane_) ? cudaEventRecordExternal : cudaEventRecordDefault);
     if (status == cudaSuccess) r.end = r.start + 1;
     else cudaGetLastError();  // a destructor can't report; the span is left out of the timeline
 }
