@@ -375,12 +375,12 @@ def test_waiting_for_a_slot_ends_when_another_thread_uses_one(model):
     slots[0].targets[0 : slots[0].count] = [1] * 8
     model.call("slot_submit", slots[0].index)
     got = []
-    loader = threading.Thread(target=lambda: got.append(acquire(model, 20000).index))
+    loader = threading.Thread(target=lambda: got.append(acquire(model, 20000).index), daemon=True)
     loader.start()
     loader.join(0.05)
     assert loader.is_alive() and not got
     model.call("micro_step", slots[0].index, 0, 1)
-    loader.join(30)
+    loader.join(10)
     assert got == [slots[0].index]
 
 
@@ -512,11 +512,11 @@ def test_a_loader_thread_beside_the_steps(backend):
     with Engine(CONFIG, 2, 4, backend, params, results=30) as engine:
         expected = run_steps(engine)
     with Engine(CONFIG, 2, 4, backend, params, results=30) as engine:
-        loader = threading.Thread(target=lambda: [ready.put(engine.submit(*batch(s))) for s in range(20)])
+        loader = threading.Thread(target=lambda: [ready.put(engine.submit(*batch(s))) for s in range(20)], daemon=True)
         loader.start()
         tickets = []
         for step in range(20):
-            engine.call("micro_step", ready.get(timeout=60), 0, 1)
+            engine.call("micro_step", ready.get(timeout=20), 0, 1)
             tickets.append(engine.update(step=step + 1, learning_rate=1e-2))
         loader.join()
         assert [engine.result(ticket).loss for ticket in tickets] == expected
