@@ -80,9 +80,12 @@ test: test-deps $(CPU_LIBRARIES)  ## what the tests need, and the tests
 	$(Q)$(PYTHON) -m pytest -q $(PYTEST)
 
 # A run in which every test was skipped proved nothing, so it is a failure.
-test-gpu: $(CUDA_LIBRARIES)  ## the tests that need a GPU
+test-gpu: $(CUDA_LIBRARIES)  ## the tests that need a GPU, the sanitizer's tools, the time of a step
 	$(Q)$(PYTHON) -m pytest -q -m gpu --junitxml=build/test-gpu.xml $(PYTEST)
 	$(Q)$(PYTHON) tests/lint/all_skipped.py build/test-gpu.xml
+	$(Q)$(PYTHON) tests/sanitizer.py
+	$(Q)$(PYTHON) -m tests.bench.gpu_step d12 --batch 4
+	$(Q)$(PYTHON) -m tests.bench.gpu_step d12 --batch 64 --steps 10
 
 # Every check runs even if an earlier one failed, so that one call shows all there is to mend.
 lint: test-deps build/libllmc_cpu.so  ## style, headers that compile alone, exports, no print or exit

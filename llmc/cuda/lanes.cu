@@ -117,10 +117,13 @@ struct Lanes::State {
     std::mutex stress_mutex;
     uint64_t stress_state = 0;
 
+    // Mostly short, now and then as long as is allowed: one late upload has to outlast the many small
+    // delays of the lane that should wait for it.
     int next_delay() {
         const std::lock_guard<std::mutex> lock(stress_mutex);
         stress_state = stress_state * 6364136223846793005ull + 1442695040888963407ull;
-        return int((stress_state >> 33) % uint64_t(options.stress + 1));
+        const double u = double(stress_state >> 33) * 0x1p-31;
+        return int(options.stress * u * u * u * u);
     }
     // Only COMPUTE is ever captured; another lane may be at work eagerly meanwhile.
     bool captures(LaneId lane) const { return capturing && lanes[lane].stream == lanes[COMPUTE].stream; }

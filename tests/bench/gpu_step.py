@@ -1,8 +1,8 @@
 """Step time of a workload on a GPU: all switches on, and each one off against it, in ABBA blocks.
 
-    python tests/bench/gpu_step.py d12 --batch 4            # all on
-    python tests/bench/gpu_step.py d12 --batch 4 --each-switch
-    python tests/bench/gpu_step.py d12 --batch 4 --against head_chunks=4 --against gelu_fusion=0
+    python -m tests.bench.gpu_step d12 --batch 4            # all on
+    python -m tests.bench.gpu_step d12 --batch 4 --each-switch
+    python -m tests.bench.gpu_step d12 --batch 4 --against head_chunks=4 --against gelu_fusion=0
 
 A block is `--steps` steps by the host's clock with one wait at its end; a figure is the median over
 blocks with the smallest and the largest. The last line is JSON.
