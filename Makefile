@@ -3,11 +3,12 @@
 #   PYTHON=python3       interpreter to install into and to test with (an active venv's comes first)
 #   CXX=g++              C++17 compiler            NVCC=...            CUDA compiler, if not on PATH
 #   CUDA_ARCHS="80 90"   GPU architectures; left out: those of the GPUs here, else 80 and 90
-#   CUDNN=0              build the CUDA library without cuDNN
+#   CUDNN=0              build the CUDA library without cuDNN; CUDNN_FRONTEND=DIR: where its frontend's headers are
+#   OFFLINE=1            install nothing, work with the packages that are here
 #   V=1                  show the commands
 
 PYTHON ?= python3
-export CXX NVCC CUDA_ARCHS CUDNN CUDA_HOME CUDNN_FRONTEND
+export CXX NVCC CUDA_ARCHS CUDNN CUDA_HOME CUDNN_FRONTEND OFFLINE
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 # All cores unless -j says otherwise; not when "clean" would race with what is built after it.
 ifeq ($(MAKELEVEL),0)
@@ -80,7 +81,7 @@ test: test-deps $(CPU_LIBRARIES)  ## what the tests need, and the tests
 	$(Q)$(PYTHON) -m pytest -q $(PYTEST)
 
 # A run in which every test was skipped proved nothing, so it is a failure.
-test-gpu: $(CUDA_LIBRARIES)  ## the tests that need a GPU, the sanitizer's tools, the time of a step
+test-gpu: test-deps $(CUDA_LIBRARIES)  ## the tests that need a GPU, the sanitizer's tools, the time of a step
 	$(Q)$(PYTHON) -m pytest -q -m gpu --junitxml=build/test-gpu.xml $(PYTEST)
 	$(Q)$(PYTHON) tests/lint/all_skipped.py build/test-gpu.xml
 	$(Q)$(PYTHON) tests/sanitizer.py
@@ -102,7 +103,8 @@ lint-cpu lint-cuda: lint-%: build/libllmc_%.so
 	$(Q)$(PYTHON) tests/lint/binaries.py exports llmc/llmc.h $<
 	$(Q)$(PYTHON) tests/lint/binaries.py objects $(if $(filter cpu,$*),$(CPU_OBJECTS),$(CUDA_OBJECTS))
 
-bench: cpu  ## speed against PyTorch on this machine (needs the extra "parity")
+bench: cpu  ## speed against PyTorch on this machine, which has to be installed
+	@$(PYTHON) -c 'import torch' 2>/dev/null || { echo "make bench compares with PyTorch: pip install a build of torch that fits this machine." >&2; exit 2; }
 	$(Q)$(PYTHON) -m tests.bench.cpu_vs_torch
 
 clean:  ## all that was built
@@ -119,9 +121,9 @@ print-archs:
 # Options live in files that change only when their content does: a new interpreter, compiler, GPU or
 # list of sources rebuilds what depends on it, and nothing is rebuilt otherwise.
 build/cpu/compile build/cpu/link: build/cpu/%: FORCE | deps
-	@$(TOOLCHAIN) write $@ cpu-$* $(if $(filter link,$*),$(CPU_OBJECTS) $(CPU_OPS))
+	@$(TOOLCHAIN) write $@ cpu-$* '$(CXXFLAGS) $(LDFLAGS)' $(if $(filter link,$*),$(CPU_OBJECTS) $(CPU_OPS))
 build/cuda/host build/cuda/device build/cuda/link: build/cuda/%: FORCE
-	@$(TOOLCHAIN) write $@ cuda-$* $(if $(filter link,$*),$(CUDA_OBJECTS) $(CUDA_OPS))
+	@$(TOOLCHAIN) write $@ cuda-$* '$(CXXFLAGS) $(NVCCFLAGS) $(LDFLAGS)' $(if $(filter link,$*),$(CUDA_OBJECTS) $(CUDA_OPS))
 # One after the other: what is missing is then said once.
 build/cpu/link: | build/cpu/compile
 build/cuda/device build/cuda/link: | build/cuda/host

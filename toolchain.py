@@ -102,6 +102,8 @@ def pip_install(label, arguments):
 
 
 def install(extra):
+    if os.environ.get("OFFLINE"):
+        return
     if extra == "base":
         if wanted := missing(extra):
             check_can_install()
