@@ -228,7 +228,8 @@ llmc_status llmc_slot_release(llmc_model *model, int32_t slot);
  * one assigns the gradients, the others add; all are scaled to the mean over n*B*T*world tokens.
  * Consumes the slot. */
 llmc_status llmc_micro_step(llmc_model *model, int32_t slot, int32_t i, int32_t n);
-/* [async] After the last micro-step: norm, clip, guard, AdamW. The ticket names the result. */
+/* [async] After the last micro-step: norm, clip, guard, AdamW. The ticket names the result;
+ * tickets count from 0. */
 llmc_status llmc_update(llmc_model *model, const llmc_hyper *hyper, int64_t *ticket);
 /* [sync] Waits up to wait_ms (-1: for ever, 0: only looks). LLMC_STATE for a ticket whose record
  * was overwritten (older than options.results updates) or never issued. */

@@ -38,19 +38,20 @@ int sample(const float *logits, int vocab, const llmc_sampling &how, uint64_t *s
     if (best < 0) fail(LLMC_INVALID, "none of the %d logits is finite", vocab);
     if (how.temperature == 0) return best;
 
-    const double top = logits[best], scale = 1.0 / how.temperature;
+    // Single precision carries the exponentials: their relative error of 1e-7 is far below what a draw can show.
+    const float top = logits[best], scale = 1.0f / how.temperature;
     const auto weight = [&](int i) { return std::exp((logits[i] - top) * scale); };
     const double u = next_uniform(state);
     if (how.top_k == 0 && how.top_p == 1) {
+        std::vector<float> weights(static_cast<size_t>(vocab));
         double total = 0;
-        for (int i = 0; i < vocab; i++) total += weight(i);
+        for (int i = 0; i < vocab; i++) total += weights[size_t(i)] = weight(i);
         double left = u * total;
         int chosen = best;  // rounding may leave a remainder after the last positive weight
         for (int i = 0; i < vocab; i++) {
-            const double w = weight(i);
-            if (w <= 0) continue;
+            if (weights[size_t(i)] <= 0) continue;
             chosen = i;
-            if ((left -= w) < 0) break;
+            if ((left -= double(weights[size_t(i)])) < 0) break;
         }
         return chosen;
     }
@@ -64,20 +65,20 @@ int sample(const float *logits, int vocab, const llmc_sampling &how, uint64_t *s
         kept.resize(size_t(how.top_k));
     }
     std::sort(kept.begin(), kept.end(), likelier);
-    std::vector<double> weights;
+    std::vector<float> weights;
     weights.reserve(kept.size());
     double total = 0;
-    for (int i : kept) weights.push_back(weight(i)), total += weights.back();
+    for (int i : kept) weights.push_back(weight(i)), total += double(weights.back());
     if (how.top_p < 1) {
         double reached = 0;
         size_t n = 0;
-        while (n < kept.size() && reached < how.top_p * total) reached += weights[n++];
+        while (n < kept.size() && reached < how.top_p * total) reached += double(weights[n++]);
         kept.resize(n);
         total = reached;
     }
     double left = u * total;
     for (size_t i = 0; i < kept.size(); i++) {
-        if ((left -= weights[i]) < 0) return kept[i];
+        if ((left -= double(weights[i])) < 0) return kept[i];
     }
     return kept.back();
 }

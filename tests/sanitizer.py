@@ -14,16 +14,19 @@ import sys
 
 ON = {"streams": 4, "graph": 1, "prefetch": 3, "deterministic": 0, "tune": 0}
 OFF = {"streams": 1, "graph": 0, "prefetch": 0, "deterministic": 1, "tune": 0}
-TOOLS = {
-    "memcheck": [],
-    "initcheck": [],
-    "racecheck": ["--kernel-name", "kns=llmc", "--kernel-name-exclude", "kns=forward_kernelI13__nv_bfloat16",
-                  "--kernel-name-exclude", "kns=backward_keys_kernelI13__nv_bfloat16",
-                  "--kernel-name-exclude", "kns=backward_queries_kernelI13__nv_bfloat16"],
-}  # fmt: skip
+OURS = ["--kernel-name", "kns=llmc"]
+TENSOR_CORE_ATTENTION = [part for name in ("forward", "backward_keys", "backward_queries")
+                         for part in ("--kernel-name-exclude", f"kns={name}_kernel")]  # fmt: skip
+RUNS = [
+    ("memcheck", "fp32", []),
+    ("memcheck", "bf16", []),
+    ("initcheck", "fp32", []),
+    ("racecheck", "fp32", OURS),
+    ("racecheck", "bf16", OURS + TENSOR_CORE_ATTENTION),
+]
 
 
-def worker(tool):
+def worker(tool, precision):
     """Trains, evaluates and generates on every path that the tool is to see."""
     import numpy as np
 
@@ -32,18 +35,17 @@ def worker(tool):
     small = pyllmc.GPT2Config(layers=2, heads=2, channels=128, vocab=300, context=64)
     odd = pyllmc.GPT2Config(layers=1, heads=3, channels=33, vocab=257, context=9)
     rng = np.random.default_rng(0)
-    for precision in ("fp32",) if tool == "initcheck" else ("fp32", "bf16"):
-        for attention in ("own",) if tool == "initcheck" else ("own", "auto"):
-            for switches in (ON, {**OFF, "recompute": 2, "head_chunks": 3}):
-                for config, batch, seq_len in ((small, 2, 64), (odd, 3, 7)):
-                    options = {**switches, "precision": precision, "attention": attention, "tf32": 0}
-                    with pyllmc.GPT2.from_config(config, batch=batch, seq_len=seq_len, device="cuda", **options) as model:
-                        data = rng.integers(0, config.vocab, (4, 2, batch, seq_len), dtype=np.int32)
-                        for _ in range(4):
-                            loss = model.step(data[:2, 0], data[:2, 1], lr=1e-3).result().loss
-                        model.eval_loss(*data[3])
-                        model.generate([1, 2, 3], 5)
-                        print(tool, precision, attention, config.channels, loss, flush=True)
+    for attention in ("own",) if tool == "initcheck" else ("own", "auto"):
+        for switches in (ON, {**OFF, "recompute": 2, "head_chunks": 3}):
+            for config, batch, seq_len in ((small, 2, 64), (odd, 3, 7)):
+                options = {**switches, "precision": precision, "attention": attention, "tf32": 0}
+                with pyllmc.GPT2.from_config(config, batch=batch, seq_len=seq_len, device="cuda", **options) as model:
+                    data = rng.integers(0, config.vocab, (4, 2, batch, seq_len), dtype=np.int32)
+                    for _ in range(4):
+                        loss = model.step(data[:2, 0], data[:2, 1], lr=1e-3).result().loss
+                    model.eval_loss(*data[3])
+                    model.generate([1, 2, 3], 5)
+                    print(tool, precision, attention, config.channels, loss, flush=True)
 
 
 def main():
@@ -52,15 +54,15 @@ def main():
         print("compute-sanitizer is not installed: memcheck, initcheck and racecheck are not run")
         return 0
     failed = []
-    for tool, options in TOOLS.items():
+    for tool, precision, options in RUNS:
         command = [sanitizer, "--tool", tool, "--error-exitcode", "9", "--print-limit", "5", *options,
-                   sys.executable, __file__, tool]  # fmt: skip
+                   sys.executable, __file__, tool, precision]  # fmt: skip
         status = subprocess.run(command).returncode
-        print(f"{tool}: {'clean' if status == 0 else f'FAILED (exit status {status})'}", flush=True)
+        print(f"{tool} {precision}: {'clean' if status == 0 else f'FAILED (exit status {status})'}", flush=True)
         if status:
-            failed.append(tool)
+            failed.append((tool, precision))
     return bool(failed)
 
 
 if __name__ == "__main__":
-    sys.exit(worker(sys.argv[1]) if len(sys.argv) > 1 else main())
+    sys.exit(worker(*sys.argv[1:]) if len(sys.argv) > 1 else main())
