@@ -25,7 +25,7 @@ ifndef V
 Q := @
 endif
 say = @printf '  %-5s %s\n' $1 $2
-TOOLCHAIN := $(PYTHON) toolchain.py
+TOOLCHAIN := $(PYTHON) llmc/toolchain.py
 
 # -- what is built from what -------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ binaries = module("tests/lint/binaries.py")
 
 @pytest.fixture
 def toolchain():
-    return module("toolchain.py")  # afresh: it remembers what it found
+    return module("llmc/toolchain.py")  # afresh: it remembers what it found
 
 
 def run(*command, **environment):
@@ -81,19 +81,19 @@ def test_architectures_come_from_gpus_or_the_fixed_list(tmp_path, nvidia_smi, ar
 
 
 def test_architectures_without_nvidia_smi_and_nvcc(tmp_path):
-    done = run(sys.executable, "toolchain.py", "archs", PATH=str(tmp_path))
+    done = run(sys.executable, "llmc/toolchain.py", "archs", PATH=str(tmp_path))
     assert done.stdout == "80 90\n"
 
 
 def test_gpu_too_old_for_the_compiler_is_refused(tmp_path):
     program(tmp_path / "bin", "nvidia-smi", "echo 6.1")
     path = program(tmp_path / "bin", "nvcc", NVCC)
-    said = one_sentence(run(sys.executable, "toolchain.py", "archs", PATH=f"{path}:{os.environ['PATH']}"))
+    said = one_sentence(run(sys.executable, "llmc/toolchain.py", "archs", PATH=f"{path}:{os.environ['PATH']}"))
     assert "61" in said and "75" in said and "CUDA_ARCHS" in said
 
 
 def test_chosen_architectures_win():
-    ask = (sys.executable, "toolchain.py", "archs")
+    ask = (sys.executable, "llmc/toolchain.py", "archs")
     assert run(*ask, CUDA_ARCHS="80,90a 120").stdout == "80 90a 120\n"
     for bad in ("sm_90", "9.0", "90; rm -rf x", "native"):
         assert bad.split()[0] in one_sentence(run(*ask, CUDA_ARCHS=bad))
@@ -103,7 +103,7 @@ def test_chosen_architectures_win():
 
 
 def test_missing_compiler_is_one_sentence(tmp_path):
-    done = run(sys.executable, "toolchain.py", "write", str(tmp_path / "o"), "cpu-compile", CXX="g++-none")
+    done = run(sys.executable, "llmc/toolchain.py", "write", str(tmp_path / "o"), "cpu-compile", CXX="g++-none")
     said = one_sentence(done)
     assert "g++-none" in said and "apt install" in said and not (tmp_path / "o").exists()
 
@@ -111,10 +111,10 @@ def test_missing_compiler_is_one_sentence(tmp_path):
 def test_old_cuda_and_strange_nvcc_are_refused(tmp_path):
     path = program(tmp_path / "bin", "nvcc", "echo 'Cuda compilation tools, release 11.8, V11.8.89'")
     search = {"PATH": f"{path}:{os.environ['PATH']}"}
-    assert "12.4" in run(sys.executable, "toolchain.py", "cuda-ready", **search).stdout
-    assert "12.4" in one_sentence(run(sys.executable, "toolchain.py", "write", "o", "cuda-link", **search))
+    assert "12.4" in run(sys.executable, "llmc/toolchain.py", "cuda-ready", **search).stdout
+    assert "12.4" in one_sentence(run(sys.executable, "llmc/toolchain.py", "write", "o", "cuda-link", **search))
     program(tmp_path / "bin", "nvcc", "echo 'nvcc: not for this machine'; exit 1")
-    assert "not for this machine" in one_sentence(run(sys.executable, "toolchain.py", "cuda-ready", **search))
+    assert "not for this machine" in one_sentence(run(sys.executable, "llmc/toolchain.py", "cuda-ready", **search))
 
 
 def test_no_compiler_at_all_is_a_reason_and_not_a_crash(tmp_path, toolchain, monkeypatch):
