@@ -12,7 +12,7 @@ namespace llmc {
 void linear_prepare(Lane &);
 
 // Runs every use on noise in scratch, with every algorithm the library proposes (8 at most), and keeps the
-// fastest for this lane; for a bias gradient also tries the sum as a kernel of its own. Each proposal
+// fastest for this lane; for GELU and for a bias gradient also tries a kernel of its own. Each proposal
 // takes 4 runs or 3 ms, whichever is longer; waits for the lane. A deterministic lane keeps the library's
 // first proposal, because timing would pick differently from run to run; each use still runs once, so
 // that no kernel is loaded later. Counts for pointers aligned to 16 bytes, as an engine's are. A use that

@@ -174,10 +174,10 @@ std::string tune(Lane &lane, const LinearUse &use, void *scratch, size_t scratch
     }
     auto times = tuner.choose(*plan);
     const char *remark = "";
-    if (use.op == LinearOp::BACKWARD_WEIGHT && plan->has_vector) {  // or the bias gradient apart
+    if (plan->has_matrix || (use.op == LinearOp::BACKWARD_WEIGHT && plan->has_vector)) {  // or GELU, or the bias gradient, apart
         plan->refused = true;
         const auto apart = tuner.choose(*tuner.plans().back());
-        if (apart.best < times.best * WORTH) times.best = apart.best, remark = ", bias gradient apart";
+        if (apart.best < times.best * WORTH) times.best = apart.best, remark = plan->has_matrix ? ", GELU apart" : ", bias gradient apart";
         else plan->refused = false;
     }
     char text[256];
