@@ -1,5 +1,6 @@
 """Where the engine libraries, their header, and the libraries that those need are looked for."""
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
@@ -21,6 +22,8 @@ WHEELS = {
     "libcudart": "nvidia-cuda-runtime", "libnvrtc": "nvidia-cuda-nvrtc",
     "libscipy_openblas": "scipy-openblas32",
 }  # fmt: skip
+# What an engine opens by itself, late, and not through its list of needed objects.
+OPENED_LATER = {"cuda": ("libcudnn.so.9",)}
 
 
 def header_path():
@@ -80,6 +83,18 @@ def open_with_dependencies(path, dlopen):
             raise LibraryNotFound(f"{path} can't be loaded: {reason}{wheel}")
         supplied.add(soname)
         _load_from_wheel(soname)
+
+
+def offer(soname):
+    """Load `soname` from an installed wheel when the system has none, so that a later dlopen finds it.
+
+    For what an engine opens only when it needs it, and does without when it isn't there: never an error.
+    """
+    try:
+        ctypes.CDLL(soname, mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        with contextlib.suppress(OSError, LibraryNotFound):
+            _load_from_wheel(soname)
 
 
 def wheel_of(soname):

@@ -67,6 +67,8 @@ class Library:
         self._check_abi()
         self._raises = {constants()[name]: error for name, error in RAISES.items()}
         self.backend = self.text("llmc_backend")
+        for soname in _find.OPENED_LATER.get(self.backend, ()):
+            _find.offer(soname)
         self.build_info = self.text("llmc_build_info")
 
     def call(self, verb, *args):

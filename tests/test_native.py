@@ -31,8 +31,8 @@ def compile_library(path, source, *flags):
     return path
 
 
-def stub_engine(path, abi=None, leave_out="", wrong_struct="", backend="cpu"):
-    """A library with all of the header's symbols, which do nothing."""
+def stub_engine(path, abi=None, leave_out="", wrong_struct="", backend="cpu", build_info='"stub"'):
+    """A library with all of the header's symbols, which do nothing. build_info: a C expression."""
     ffi = _native.interface()
     abi = _native.constants()["LLMC_ABI_VERSION"] if abi is None else abi
     sizes = {
@@ -40,9 +40,9 @@ def stub_engine(path, abi=None, leave_out="", wrong_struct="", backend="cpu"):
         for name in ffi.list_types()[0]
         if ffi.typeof(name).kind == "struct" and ffi.typeof(name).fields is not None
     }
-    lines = ["#include <string.h>", f"int llmc_abi_version(void) {{ return {abi}; }}",
+    lines = ["#include <dlfcn.h>", "#include <string.h>", f"int llmc_abi_version(void) {{ return {abi}; }}",
              f'const char *llmc_backend(void) {{ return "{backend}"; }}',
-             'const char *llmc_build_info(void) { return "stub"; }',
+             f"const char *llmc_build_info(void) {{ return {build_info}; }}",
              "long long llmc_struct_size(const char *name) {"]  # fmt: skip
     lines += [
         f'  if (!strcmp(name, "{n.removeprefix("llmc_")}")) return {size};' for n, size in sizes.items()
@@ -139,6 +139,40 @@ def test_dependency_is_found_in_a_wheel(tmp_path, monkeypatch):
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path / "site"))
     opened = _find.open_with_dependencies(path, _native.interface().dlopen)
     assert opened is not None
+
+
+def late_opener(path, soname):
+    """A CUDA engine that opens `soname` by itself, as the real one opens cuDNN; its build info says whether it could."""
+    opens = f'dlopen("{soname}", RTLD_NOW | RTLD_LOCAL) ? "found" : "absent"'
+    return stub_engine(path, backend="cuda", build_info=opens)
+
+
+@needs_compiler
+def test_what_an_engine_opens_late_comes_from_a_wheel(tmp_path, monkeypatch):
+    """No search path is set: only what Python has loaded before lets the engine's own dlopen succeed."""
+    wheel = tmp_path / "site" / "nvidia" / "late" / "lib"
+    wheel.mkdir(parents=True)
+    compile_library(wheel / "liblate.so.9", "int f(void) { return 1; }", "-Wl,-soname,liblate.so.9")
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path / "site"))
+    monkeypatch.setitem(_find.OPENED_LATER, "cuda", ("libnowhere.so.9", "liblate.so.9"))
+    assert _native.load("cuda", late_opener(tmp_path / "a.so", "liblate.so.9")).build_info == "found"
+    assert _native.load("cuda", late_opener(tmp_path / "b.so", "libnowhere.so.9")).build_info == "absent"
+
+
+@needs_compiler
+def test_a_broken_wheel_of_what_is_opened_late_is_no_error(tmp_path, monkeypatch):
+    wheel = tmp_path / "site" / "nvidia" / "late" / "lib"
+    wheel.mkdir(parents=True)
+    (wheel / "libtorn.so.9").write_text("no library")
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path / "site"))
+    monkeypatch.setitem(_find.OPENED_LATER, "cuda", ("libtorn.so.9",))
+    assert _native.load("cuda", late_opener(tmp_path / "a.so", "libtorn.so.9")).build_info == "absent"
+
+
+def test_the_engine_opens_cudnn_by_the_name_that_is_offered():
+    source = (_find.CHECKOUT / "llmc" / "cuda" / "attention_cudnn.cpp").read_text()
+    (soname,) = _find.OPENED_LATER["cuda"]
+    assert f'LLMC_CUDNN_LIBRARY "{soname}"' in source and _find.wheel_of(soname)
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "CPU", "", None, 0])
