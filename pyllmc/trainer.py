@@ -1,6 +1,7 @@
 """The training loop: what happens between updates, and in which order."""
 
 import contextlib
+import functools
 import logging
 import math
 import time
@@ -12,7 +13,7 @@ from . import flops, options, peaks, run_state
 from .errors import InvalidArgument, LlmcError
 from .feed import Feed
 from .monitor import GpuMonitor, GpuReading
-from .rundir import JsonLog, MainLog
+from .rundir import MAIN_LOG, JsonLog, MainLog
 from .schedule import Schedule
 from .settings import Settings
 
@@ -161,7 +162,9 @@ class Trainer:
         self._main_log = self._json_log = None
         if self.settings.run_dir is not None:
             folder = Path(self.settings.run_dir)
+            is_new = not folder.exists()
             folder.mkdir(parents=True, exist_ok=True)
+            stack.push(functools.partial(self._forget_false_start, folder, is_new))
             self._main_log = stack.enter_context(contextlib.closing(MainLog(folder, self._resumed_at)))
             self._json_log = stack.enter_context(
                 contextlib.closing(JsonLog(folder / JSON_LOG, self._resumed_at))
@@ -177,6 +180,16 @@ class Trainer:
         self._feed = stack.enter_context(
             Feed(self.model, self.loader, ahead=bool(prefetch_host), repeat=repeat)
         )
+
+    def _forget_false_start(self, folder, is_new, failed, *_):
+        """A new run that fails before its first update leaves no logs, so the corrected command finds no run."""
+        if not failed or self._resumed_at is not None or self._result.step > self.first_step:
+            return
+        for name in (MAIN_LOG, JSON_LOG):
+            (folder / name).unlink(missing_ok=True)
+        if is_new:
+            with contextlib.suppress(OSError):  # something else has been put there
+                folder.rmdir()
 
     def _restore_loader(self):
         with contextlib.suppress(LlmcError):  # its file may be gone: then the next use says so
@@ -208,7 +221,7 @@ class Trainer:
         due = [
             (self.settings.checkpoint_every, self._save, step > self.first_step),
             (self.settings.val_every, self._validate, self.val_loader is not None),
-            (self.settings.sample_every, self._sample, step > self.first_step),
+            (self.settings.sample_every, self._try_sample, step > self.first_step),
         ]
         actions = [action for every, action, possible in due if every and possible and step % every == 0]
         if not actions:
@@ -288,6 +301,14 @@ class Trainer:
         prompt = chosen.prompt or (self.model.config.vocab - 1,)
         self._tell("on_sample", step, self.model.generate(prompt, chosen.sample_tokens, **chosen.sample))
 
+    def _try_sample(self, step):
+        """A sample is for looking at: a run doesn't end because one can't be drawn or shown."""
+        try:
+            self._sample(step)
+        except Exception as error:
+            self._notes.append(f"no sample at step {step}: {type(error).__name__}: {error}")
+            self._tell_notes()
+
     def _save(self, step):
         path = run_state.save(self.settings.run_dir, step, self.model, self._position)
         self._result.checkpoint = path
@@ -310,7 +331,7 @@ class Trainer:
 def check_unused(folder):
     """Raise InvalidArgument when `folder` already holds a run, which a new one would damage."""
     folder = Path(folder)
-    for pattern in ("main.log", JSON_LOG, "model_*.bin", "state_*.bin", "DONE_*"):
+    for pattern in (MAIN_LOG, JSON_LOG, "model_*.bin", "state_*.bin", "DONE_*"):
         found = next(folder.glob(pattern), None)
         if found:
             raise InvalidArgument(

@@ -132,12 +132,14 @@ def test_zero_is_off_everywhere(shards):
     assert result.status == "finished" and result.val_loss is None and result.checkpoint is None
 
 
-def test_epochs_count_updates_not_micro_batches(shards):
+@pytest.mark.parametrize("micro, steps, updates", [(2, None, 6), (8, None, 1), (8, 10, 10), (13, None, 1)])
+def test_steps_count_updates_not_micro_batches(shards, micro, steps, updates):
     """DAT-10: one epoch of 12 batches is 6 updates of two; the rate stays between its ends."""
-    _, recorder, _ = run(shards, steps=None, total_tokens=2 * B * T, warmup=2, final_fraction=0.1)
-    assert [report.step for report in recorder.reports] == list(range(6))
+    settings = {"steps": steps, "total_tokens": micro * B * T, "final_fraction": 0.1}
+    _, recorder, _ = run(shards, **settings)
+    assert [report.step for report in recorder.reports] == list(range(updates))
     rates = [report.lr for report in recorder.reports]
-    assert max(rates) == 1e-2 and min(rates) >= 1e-3
+    assert max(rates) == rates[0] == 1e-2 and min(rates) >= 1e-3
 
 
 @pytest.mark.filterwarnings("ignore:warm-up takes")
@@ -241,7 +243,21 @@ def test_token_beyond_the_vocabulary_ends_the_run(shards, tmp_path):
     with TokenLoader(tmp_path / "bad.bin", B, T, vocab=CONFIG.vocab) as loader, make() as model:
         with pytest.raises(FormatError, match=r"bad.bin: token 40 .* is 50"):
             Trainer(model, loader, run_dir=tmp_path / "r", **PLAIN).run()
-    assert not list((tmp_path / "r").glob("*.bin"))
+    assert sorted(os.listdir(tmp_path / "r")) == ["log.jsonl", "main.log"]  # of the two updates before
+
+
+def test_a_run_that_never_began_leaves_nothing(shards, tmp_path):
+    """So that the corrected command, with the same folder, isn't told of a run that is there already."""
+    write_shard(tmp_path / "bad.bin", [CONFIG.vocab] * 40)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("kept")
+    for name in ("new", "mine"):
+        with TokenLoader(tmp_path / "bad.bin", B, T, vocab=CONFIG.vocab) as loader, make() as model:
+            with pytest.raises(FormatError, match="token 0 .* is 50"), val_data(shards) as val:
+                Trainer(model, loader, val, run_dir=tmp_path / name, **{**PLAIN, "val_every": 1}).run()
+    assert sorted(os.listdir(tmp_path)) == ["bad.bin", "mine"]
+    assert os.listdir(tmp_path / "mine") == ["notes.txt"]
+    assert run(shards, run_dir=tmp_path / "mine", steps=1)[0].status == "finished"
 
 
 def test_not_finite_loss_is_told_and_skipped(shards):
@@ -430,6 +446,20 @@ def test_final_checkpoint_comes_before_optional_work(shards, tmp_path):
     assert len(result.warnings) == 2 and "no plot today" in result.warnings[0] and "tokenizer" in result.warnings[1]
 
 
+def test_a_sample_that_fails_is_a_remark(shards, tmp_path):
+    """CKP-01, in the midst of the run: with nothing saved yet, it would take all the work with it."""
+
+    class CannotShow(Recorder):
+        def on_sample(self, step, ids):
+            raise UnicodeEncodeError("ascii", "x", 0, 1, "no such character")
+
+    recorder = CannotShow()
+    with train_data(shards) as loader, make() as model:
+        result = Trainer(model, loader, callbacks=[recorder], **{**PLAIN, "sample_every": 4}).run()
+    assert result.step == 10
+    assert [note.split(":")[0] for note in recorder.notes[:2]] == ["no sample at step 4", "no sample at step 8"]
+
+
 SAVER = """
 import os, random, signal, sys, time
 from pathlib import Path
@@ -484,6 +514,25 @@ def test_kill_while_saving(tmp_path):
     """CKP-02: ten kills at random moments of a saving process; the latest checkpoint is whole each time."""
     done = subprocess.run([sys.executable, "-c", SAVER, tmp_path], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["state_00000010_00000.bin", "model_00000010.bin", "extra_00000010.json", "DONE_00000010"])
+def test_interrupt_while_saving(shards, tmp_path, monkeypatch, name):
+    """CLI-10: Ctrl-C just before one of the files of a checkpoint appears: the one before is complete."""
+    real = os.replace
+
+    def interrupted(source, target):
+        if os.path.basename(target) == name:
+            signal.raise_signal(signal.SIGINT)
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(shards, run_dir=tmp_path, checkpoint_every=5, steps=11)
+    assert find_latest_complete(tmp_path).step == 5
+    assert not [file for file in os.listdir(tmp_path) if file.endswith(".tmp") or file == name]
+    monkeypatch.undo()
+    assert run(shards, make("zeros"), run_dir=tmp_path, resume=True, steps=11)[0].first_step == 5
 
 
 def test_interrupt_while_training(shards, tmp_path):
