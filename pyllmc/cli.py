@@ -64,6 +64,10 @@ class Parser(argparse.ArgumentParser):
                     metavar = row.metavar or {int: "N", float: "X", bool: "0|1"}.get(row.kind, "TEXT")
                     group.add_argument(*row.flags.split(), type=kind, metavar=metavar, **common)
 
+    def error(self, message):
+        """One sentence: argparse would put the usage before it, and of this many options nobody reads that."""
+        self.exit(2, f"{self.prog.removeprefix('python -m ')}: {message} (--help lists the options)\n")
+
     def read(self, argv=None, kind_of=None):
         """The options as a namespace. kind_of: tells from a namespace of what was given which defaults hold,
         those of the "small" run, of "gpu", the small run there, or "". The namespace has that as `kind`, and
@@ -71,7 +75,7 @@ class Parser(argparse.ArgumentParser):
         given, unknown = self.parse_known_args(argv)
         if unknown:
             flags = [flag for row in self._rows for flag in row.flags.split()]
-            self.error(f"unknown argument {unknown[0]!r}: {nearest_flag(unknown[0], flags)}")
+            self.error(f"unknown argument {unknown[0]!r}{nearest_flag(unknown[0], flags)}")
         kind = kind_of(given) if kind_of else ""
         filled = argparse.Namespace(kind=kind, given=frozenset(vars(given)))
         for row in self._rows:
@@ -80,9 +84,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def nearest_flag(text, flags):
-    """The end of an "unknown argument" message."""
+    """The end of an "unknown argument" message; "" if no flag is near."""
     named = nearest(text, flags)
-    return named.split(" (known:")[0] if "did you mean" in named else "--help lists all"
+    return f": {named.split(' (known:')[0]}" if "did you mean" in named else ""
 
 
 def zero_or_one(text):

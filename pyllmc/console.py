@@ -35,7 +35,9 @@ class Console(Callbacks):
             self._bar = None
 
     def line(self, text=""):
-        """Print a line without disturbing the bar."""
+        """Print a line without disturbing the bar; what the encoding of stdout lacks becomes question marks."""
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        text = text.encode(encoding, "replace").decode(encoding)
         if self._bar is None:
             print(text, flush=True)
         else:

@@ -192,7 +192,10 @@ def _write_shards(home, stem, documents, sizes, tokenizer, val_fraction, shard_t
     for split, writer in writers.items():
         written = writer.finish()
         if not written:
-            raise InvalidArgument(f"the text is too short: nothing is left for the {split} shard")
+            raise InvalidArgument(
+                f"{documents[0].name if len(documents) == 1 else 'the text'} is too short: nothing is left for "
+                f"the {split} shard"
+            )
         counts.update(written)
     return counts
 

@@ -26,14 +26,16 @@ from .tokenizer import load_tokenizer
 from .train_options import ENGINE_FIELDS, GROUPS, HYPER_FIELDS, SETTINGS_FIELDS, is_small, pick
 from .trainer import JSON_LOG, Trainer, check_unused
 
-BAD_INPUT, NOTHING_TO_DO, INTERRUPTED = 2, 3, 128 + signal.SIGINT
+BAD_INPUT, NOTHING_TO_DO = 2, 3
+INTERRUPTED, OUTPUT_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 # Of the model when -e names none
 SHAPE = {"layers": 3, "heads": 4, "channels": 128}
 GPU_SHAPE = {"layers": 12, "heads": 12, "channels": 768}
 BYTES_VOCAB = 257
 ENTROPY_TOKENS = 1 << 20  # how much of the data the unigram entropy is taken from
 DESCRIPTION = """Train a GPT-2. Without arguments: a small model on the help texts that come with Python, for
-about a minute. Exit status: 0 done; 2 bad input; 3 the resumed run was complete already; 130 interrupted."""
+about a minute. Exit status: 0 done; 2 bad input; 3 the resumed run was complete already; 130 interrupted;
+141 nobody reads the output."""
 
 
 def main(argv=None):
@@ -46,6 +48,9 @@ def main(argv=None):
     except KeyboardInterrupt:
         print("\npyllmc.train: interrupted; complete checkpoints are kept (-y 1 resumes)", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # as after "| head"; the run ends there, like any program's
+        print("pyllmc.train: nobody reads the output; complete checkpoints are kept (-y 1 resumes)", file=sys.stderr)
+        return OUTPUT_CLOSED
     except (LlmcError, OSError) as error:
         print(f"pyllmc.train: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -67,6 +72,10 @@ def train(args):
     }  # fmt: skip
     if "seq_len" not in args.given:
         where["seq_len"] = min(args.seq_len, config.context)
+    elif args.seq_len > config.context:
+        raise InvalidArgument(
+            f"rows of {args.seq_len} (-t) don't fit the model, whose longest sequence is {config.context}"
+        )
     plan_of = planner(config, where)
     if args.kind == "gpu":
         fill_in(args, config, data, where, plan_of)

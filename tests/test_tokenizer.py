@@ -1,5 +1,6 @@
 """Vocabularies, exact bytes, and streams without partial characters."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -25,6 +26,7 @@ SAMPLES = [
     "",
 ]
 BYTES = load_tokenizer("bytes")
+GPT2_MERGES = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +143,12 @@ def test_unknown_names_and_missing_files(tmp_path):
         load_tokenizer(tmp_path / "absent.bin")
 
 
-def test_no_vocabulary_and_no_network_is_one_sentence(tmp_path):
-    """A proxy that refuses connections stands for the missing network."""
+@pytest.mark.parametrize("cached", [False, True])
+def test_no_vocabulary_and_no_network_is_one_sentence(tmp_path, cached):
+    """TOK-03: a proxy that refuses connections stands for the missing network; what is cached is damaged."""
+    if cached:
+        cached_as = hashlib.sha1(GPT2_MERGES.encode()).hexdigest()  # tiktoken's way of naming it
+        (tmp_path / cached_as).write_bytes(b"half of a vocabulary")
     code = "from pyllmc.tokenizer import load_tokenizer; load_tokenizer('gpt2')"
     proxies = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
     nowhere = dict.fromkeys(proxies, "http://127.0.0.1:9")
