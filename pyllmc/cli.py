@@ -85,6 +85,8 @@ class Parser(argparse.ArgumentParser):
 
 def nearest_flag(text, flags):
     """The end of an "unknown argument" message; "" if no flag is near."""
+    if not text.startswith("-"):
+        return ": a pattern needs quotes, or the shell makes several words of it"
     named = nearest(text, flags)
     return f": {named.split(' (known:')[0]}" if "did you mean" in named else ""
 

@@ -219,7 +219,9 @@ def choose_model(args, data):
     if args.resume:
         step, path, _ = run_state.find(args.output, args.resume_weights_only)
         if step is not None:
-            return Path(args.output).name, peek_checkpoint(path)[0], None
+            config, _ = peek_checkpoint(path)
+            check_same_model(args, config, shape)
+            return Path(args.output).name, config, None
     if args.model is None:
         vocab = data.vocab or GPT2_VOCAB
         default = GPU_SHAPE if on_gpu(args.device) else SHAPE
@@ -232,6 +234,20 @@ def choose_model(args, data):
         return Path(args.model).stem, config, args.model
     config = dataclasses.replace(GPT2Config.from_descriptor(args.model), **shape)
     return args.model.replace(":", "-"), config, None
+
+
+def check_same_model(args, config, shape):
+    """Raise InvalidArgument when -e or a shape option names another model than that of the run to resume."""
+    wanted = {}
+    if args.model is not None and os.path.exists(args.model):
+        wanted = dataclasses.asdict(peek_checkpoint(args.model)[0])
+    elif args.model is not None and not args.model.endswith(".bin"):  # else it is gone, which does no harm now
+        wanted = dataclasses.asdict(GPT2Config.from_descriptor(args.model))
+    for name, value in {**wanted, **shape}.items():
+        if value != getattr(config, name):
+            raise InvalidArgument(
+                f"the run in {args.output} has {name} {getattr(config, name)}, not {value}: it can only go on as it is"
+            )
 
 
 def make_model(args, config, checkpoint, where, plan_of):

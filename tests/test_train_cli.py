@@ -85,6 +85,20 @@ def test_resume_goes_on_and_then_is_complete(here, capsys):
     assert find_latest_complete("run").step == 6
 
 
+def test_resume_as_another_model_is_refused(here, capsys):
+    """The run goes on with its own model, so options that name another one are not passed over in silence."""
+    options = ["--data", "text.txt", *TINY, "-o", "run", "--no-plot"]
+    assert call(capsys, *options)[0] == 0
+    first = "run/model_00000004.bin"
+    for words, part in ((["--layers", 2], "layers 1, not 2"), (["--vocab", 300], "vocab 257, not 300"),
+                        (["-e", "d12"], "vocab 257, not 50257|layers 1, not 12|channels 16, not 768")):  # fmt: skip
+        status, _, err = call(capsys, *options, "-y", 1, "-x", 6, *words)
+        assert status == 2 and re.search(f"the run in run has ({part})", err), err
+    for model in (first, "gone.bin"):
+        status, _, err = call(capsys, *options, "-y", 1, "-x", 6, "-e", model, "-t", 16)
+        assert status in (0, 3), err
+
+
 def test_shards_and_checkpoint(shards, capsys):
     config = GPT2Config(layers=1, heads=1, channels=16, vocab=50, context=16)
     with GPT2.from_config(config, batch=1, seq_len=16, device="cpu") as model:
@@ -122,7 +136,7 @@ def test_seed_decides_everything(here, capsys):
      ("-i none_*.bin", "no token shard matches|exclude"), ("--data none.txt", "no text file matches"),
      ("--bathc 3", "did you mean '--batch'"), ("--prefetch hots", "did you mean 'host'"), ("-c -1", "weight_decay"),
      ("--precision fp8", "fp32, bf16"), ("-u -1", "warmup"), ("--lag -1", "result_lag"), ("-r 7", "recompute"),
-     ("-sl -1", "max_loss_z"), ("--seed -1", "seed"), ("-x", "expected one argument"), ("stray", "unknown argument 'stray'"),
+     ("-sl -1", "max_loss_z"), ("--seed -1", "seed"), ("-x", "expected one argument"), ("stray", "'stray': a pattern needs quotes"),
      ("--context 8", r"rows of 16 \(-t\) .* longest sequence is 8"), ("--tokenizer text.txt", "text.txt: not a tokenizer")],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_status_2(here, capsys, words, part):
