@@ -23,10 +23,10 @@ log = logging.getLogger("pyllmc")
 
 @dataclass(frozen=True)
 class StepReport:
-    """One update, for people. step counts from 0; ms: wall time since the one before; tok_s: tokens per
-    second; host_ms: the part of ms that was spent outside the engine; mfu: utilisation of the trainer's peak,
-    None if unknown, above 1 if the peak is too low; skipped: None, or why the weights were left alone; gpu:
-    a GpuReading of about now, None where none was due."""
+    """One update, for people. step counts from 0; ms: wall time since the one before, the device's own time
+    where that is longer; tok_s: tokens per second; host_ms: the part of ms that was spent outside the engine;
+    mfu: utilisation of the trainer's peak, None if unknown, above 1 if the peak is too low; skipped: None, or
+    why the weights were left alone; gpu: a GpuReading of about now, None where none was due."""
 
     step: int
     loss: float
@@ -255,6 +255,10 @@ class Trainer:
             now = time.perf_counter()
             seconds, engine = now - self._mark, self._engine_s + now - began
             self._mark, self._engine_s = now, 0.0
+            # Results that were already waiting, as when the last ones are drained, come in no time at all:
+            # the device's own clock says what their steps took.
+            if found.device_ms > 1e3 * seconds:
+                seconds = found.device_ms / 1e3
             self._report(step, lr, found, seconds, max(seconds - engine, 0.0))
 
     def _report(self, step, lr, found, seconds, host):
