@@ -111,7 +111,7 @@ typedef struct {
     float loss;        /* mean cross-entropy (nats) over all micro-steps and ranks */
     float grad_norm;   /* before clipping */
     float clip_scale;  /* what the gradients were multiplied by */
-    float loss_z;      /* NaN until LLMC_GUARD_WINDOW values were seen */
+    float loss_z;      /* NaN until LLMC_GUARD_WINDOW values were seen before */
     float norm_z;
     int32_t skipped;   /* LLMC_SKIP_*; a non-finite loss or norm always skips */
     float device_ms;   /* first micro-step's start to update's end on the device; NaN if unknown */

@@ -135,7 +135,7 @@ void gate(Lane &, llmc_step_result *record, llmc_guard *guard, const StepParams 
 //   p = p - lr * (m/bias1 / (sqrt(v/bias2) + eps) + decay * p)
 // master (fp32) is the truth when not null. bf16 params get p by stochastic rounding: unbiased, so that
 // updates below half a unit in the last place still move the weight on average; bits from
-// hash(params->rounding, element), hence repeatable. first/total restrict to a slice (sharded optimizer).
+// hash(params->rounding, element), hence repeatable.
 template <class X>
 void adamw(Lane &, X *params, float *master, float *m, float *v, const X *grads, const ParamTable &table, const ParamLayout &layout,
            const StepParams *step, const llmc_step_result *record);

@@ -23,12 +23,12 @@ struct StepParams {
     int64_t ticket;
 };
 
-// z-score of `value` in the ring of the last 128, `value` included; NaN until the ring is full.
+// z-score of `value` in the ring of the last 128, `value` included; NaN for the first 128, as in llm.c.
 // Recomputed from the ring each time: no running sum to drift or to be poisoned.
 LLMC_HD inline float push_and_score(float *ring, int64_t *seen, float value) {
     ring[*seen % LLMC_GUARD_WINDOW] = value;
     *seen += 1;
-    if (*seen < LLMC_GUARD_WINDOW) return NAN;
+    if (*seen <= LLMC_GUARD_WINDOW) return NAN;
     double sum = 0, squares = 0;
     for (int i = 0; i < LLMC_GUARD_WINDOW; i++) sum += ring[i];
     const double mean = sum / LLMC_GUARD_WINDOW;
