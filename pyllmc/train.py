@@ -315,6 +315,7 @@ def summary(model, name, data, trainer, unigram, folder):
     per_epoch = trainer.loader.num_batches / trainer.micro_batches
     rows = [
         ("device", f"{model.device}: {info['name']}{threads} ({model.device_reason})"),
+        ("engine", model.library.build_info),
         ("model", f"{name}: {config.layers} layers, {config.heads} heads, {config.channels} channels, "
                   f"vocabulary {config.vocab}, context {config.context}; {short(config.num_params)} "
                   f"parameters, {precision}"),

@@ -3,6 +3,7 @@
 #include "../device.h"
 
 #include <cublasLt.h>
+#include <dlfcn.h>
 
 #include <cstdio>
 #include <cstring>
@@ -45,13 +46,26 @@ llmc_device device_info(int device) {
     return info;
 }
 
+namespace {
+// cuDNN is opened when attention first needs it; asking must not be what loads it.
+std::string cudnn_loaded() {
+    void *library = dlopen("libcudnn.so.9", RTLD_LAZY | RTLD_NOLOAD);
+    const auto version = library ? reinterpret_cast<size_t (*)()>(dlsym(library, "cudnnGetVersion")) : nullptr;
+    char text[64] = "cuDNN not loaded";
+    if (version) std::snprintf(text, sizeof text, "cuDNN %zu.%zu.%zu", version() / 10000, version() / 100 % 100, version() % 100);
+    if (library) dlclose(library);
+    return text;
+}
+}  // namespace
+
 std::string build_info() {
     int runtime = 0, driver = 0;
     cudaRuntimeGetVersion(&runtime);
     if (cudaDriverGetVersion(&driver) != cudaSuccess) cudaGetLastError();
     char text[512];
-    std::snprintf(text, sizeof text, "CUDA runtime %d.%d (nvcc %d.%d, code for %s), driver supports %d.%d, cuBLASLt %zu", runtime / 1000, runtime % 1000 / 10,
-                  __CUDACC_VER_MAJOR__, __CUDACC_VER_MINOR__, TO_TEXT(__CUDA_ARCH_LIST__), driver / 1000, driver % 1000 / 10, cublasLtGetVersion());
+    std::snprintf(text, sizeof text, "CUDA runtime %d.%d (nvcc %d.%d, code for %s), driver supports %d.%d, cuBLASLt %zu.%zu.%zu, %s", runtime / 1000, runtime % 1000 / 10,
+                  __CUDACC_VER_MAJOR__, __CUDACC_VER_MINOR__, TO_TEXT(__CUDA_ARCH_LIST__), driver / 1000, driver % 1000 / 10, cublasLtGetVersion() / 10000,
+                  cublasLtGetVersion() / 100 % 100, cublasLtGetVersion() % 100, cudnn_loaded().c_str());
     return text;
 }
 
