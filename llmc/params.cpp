@@ -105,4 +105,19 @@ void check_options(const llmc_config &c, const llmc_options &o) {
     check_range("options.zero_stage", o.zero_stage, 0, 1);
 }
 
+void check_hyper(const llmc_hyper &h) {
+    const auto in = [](const char *what, double value, double low, double high) {
+        if (!(value >= low && value <= high)) fail(LLMC_INVALID, "hyper.%s is %g, expected %g to %g", what, value, low, high);
+    };
+    in("learning_rate", h.learning_rate, 0, 1e6);
+    in("beta1", h.beta1, 0, 0.9999999);
+    in("beta2", h.beta2, 0, 0.9999999);
+    in("eps", h.eps, 1e-20, 1e6);  // 0 would make 0/0 of weights that never had a gradient
+    in("weight_decay", h.weight_decay, 0, 1e6);
+    in("grad_clip", h.grad_clip, 0, 1e30);
+    in("max_loss_z", h.max_loss_z, 0, 1e30);
+    in("max_norm_z", h.max_norm_z, 0, 1e30);
+    in("step", double(h.step), 1, 1e15);
+}
+
 }  // namespace llmc

@@ -32,5 +32,6 @@ ParamLayout param_layout(const ParamTable &table, int64_t layers);
 // Throws LLMC_INVALID with the field, its value and its limit.
 void check_config(const llmc_config &config);
 void check_options(const llmc_config &config, const llmc_options &options);
+void check_hyper(const llmc_hyper &hyper);
 
 }  // namespace llmc

@@ -9,9 +9,10 @@
 //
 // N = B*T rows; a residual stream x is kept after every addition because LayerNorm's backward needs it.
 #include <algorithm>
-#include <cstdlib>
+#include <cmath>
 #include <vector>
 
+#include "convert.h"
 #include "error.h"
 #include "model.h"
 #include "ops.h"
@@ -616,21 +617,6 @@ class GPT2 final : public Model {
 
     // ---- small things ------------------------------------------------------------------------
 
-    static void check_hyper(const llmc_hyper &h) {
-        const auto in = [](const char *what, double value, double low, double high) {
-            if (!(value >= low && value <= high)) fail(LLMC_INVALID, "hyper.%s is %g, expected %g to %g", what, value, low, high);
-        };
-        in("learning_rate", h.learning_rate, 0, 1e6);
-        in("beta1", h.beta1, 0, 0.9999999);
-        in("beta2", h.beta2, 0, 0.9999999);
-        in("eps", h.eps, 1e-20, 1e6);  // 0 would make 0/0 of weights that never had a gradient
-        in("weight_decay", h.weight_decay, 0, 1e6);
-        in("grad_clip", h.grad_clip, 0, 1e30);
-        in("max_loss_z", h.max_loss_z, 0, 1e30);
-        in("max_norm_z", h.max_norm_z, 0, 1e30);
-        in("step", double(h.step), 1, 1e15);
-    }
-
     void check_generation_tokens(const int *tokens, int64_t count) const {
         for (int64_t i = 0; i < count; i++) {
             if (unsigned(tokens[i]) >= unsigned(V)) fail(LLMC_INVALID, "token %lld is %d, expected 0 to %d", (long long)i, tokens[i], V - 1);
@@ -643,7 +629,6 @@ class GPT2 final : public Model {
         int64_t width;  // bytes per element
     };
     static constexpr int64_t kPiece = 4 << 20;  // elements staged on the host at a time
-    static int64_t width(int dtype) { return dtype == LLMC_BF16 ? 2 : 4; }
 
     Tensor tensor(int kind, int index, int dtype, int64_t bytes) const {
         if (index < 0 || index >= LLMC_NUM_PARAMS) fail(LLMC_INVALID, "index is %d, expected 0 to %d", index, LLMC_NUM_PARAMS - 1);
@@ -676,27 +661,6 @@ class GPT2 final : public Model {
             staged.resize(size_t(n * t.width));
             convert(staged.data(), t.width == 2 ? LLMC_BF16 : LLMC_FP32, static_cast<const char *>(buffer) + done * width(dtype), width(dtype), n);
             copy_to_device_now(compute(), t.device + done * t.width, staged.data(), staged.size());
-        }
-    }
-
-    // n values from elements of from_width bytes (2: bf16, 4: fp32) to dtype.
-    static void convert(char *to, int dtype, const char *from, int64_t from_width, int64_t n) {
-        if (width(dtype) == from_width) {
-            std::memcpy(to, from, size_t(n * from_width));
-        } else if (dtype == LLMC_FP32) {
-            for (int64_t i = 0; i < n; i++) {
-                uint16_t bits;
-                std::memcpy(&bits, from + 2 * i, 2);
-                const float value = widen_bf16(bits);
-                std::memcpy(to + 4 * i, &value, 4);
-            }
-        } else {
-            for (int64_t i = 0; i < n; i++) {
-                float value;
-                std::memcpy(&value, from + 4 * i, 4);
-                const uint16_t bits = narrow_bf16(value);
-                std::memcpy(to + 2 * i, &bits, 2);
-            }
         }
     }
 };
