@@ -39,44 +39,45 @@ void embedding_backward(Lane &, X *dwte /*(Vp,C)*/, X *dwpe /*(maxT,C)*/, const 
 template <class X>
 void layernorm_forward(Lane &, X *out /*(N,C)*/, float *mean /*(N)*/, float *rstd /*(N)*/, const X *inp /*(N,C)*/,
                        const X *w /*(C)*/, const X *b /*(C)*/, int N, int C);
-// residual = inp1 + inp2 (rounded to X), normed = LayerNorm(residual): one pass over memory.
-// residual may be inp1.
+// dinp into_inp= gradient of inp; dw, db into_param= sums over rows. dsum (may be null) into_param= column sums
+// of dinp as stored: the bias gradient of the linear layer that wrote inp. scratch: layernorm_scratch_bytes.
 template <class X>
-void residual_layernorm_forward(Lane &, X *residual /*(N,C)*/, X *normed /*(N,C)*/, float *mean, float *rstd,
-                                const X *inp1 /*(N,C)*/, const X *inp2 /*(N,C)*/, const X *w, const X *b, int N, int C);
-// dinp into_inp= gradient of inp; dw, db into_param= sums over rows. scratch: fp32, layernorm_scratch_bytes.
-template <class X>
-void layernorm_backward(Lane &, X *dinp /*(N,C)*/, X *dw /*(C)*/, X *db /*(C)*/, void *scratch, const X *dout /*(N,C)*/,
-                        const X *inp /*(N,C)*/, const X *w, const float *mean, const float *rstd, int N, int C,
+void layernorm_backward(Lane &, X *dinp /*(N,C)*/, X *dw /*(C)*/, X *db /*(C)*/, X *dsum /*(C)*/, void *scratch,
+                        const X *dout /*(N,C)*/, const X *inp /*(N,C)*/, const X *w, const float *mean, const float *rstd, int N, int C,
                         Into into_inp, Into into_param);
 size_t layernorm_scratch_bytes(int N, int C);
 
 // -- linear.  out = inp w^T + b; b may be null
 template <class X>
 void linear_forward(Lane &, X *out /*(N,OC)*/, const X *inp /*(N,C)*/, const X *w /*(OC,C)*/, const X *b /*(OC)*/, int N, int C, int OC);
+// out = residual + inp w^T + b, rounded once; out may be residual
+template <class X>
+void linear_residual_forward(Lane &, X *out /*(N,OC)*/, const X *residual /*(N,OC)*/, const X *inp /*(N,C)*/, const X *w, const X *b, int N, int C, int OC);
 // pre = inp w^T + b, out = gelu(pre), in one matrix product's epilogue where the backend can
 template <class X>
 void linear_gelu_forward(Lane &, X *out /*(N,OC)*/, X *pre /*(N,OC)*/, const X *inp, const X *w, const X *b, int N, int C, int OC);
 // dinp = dout w
 template <class X>
 void linear_backward_input(Lane &, X *dinp /*(N,C)*/, const X *dout /*(N,OC)*/, const X *w /*(OC,C)*/, int N, int C, int OC);
-// dpre = (dout w) * gelu'(pre): the backward of a linear layer whose input was gelu(pre)
+// dpre = (dout w) * gelu'(pre): the backward of a linear layer whose input was gelu(pre). dsum (may be null)
+// into= column sums of dpre as stored: the bias gradient of the layer before. scratch: linear_scratch_bytes(N, C).
 template <class X>
-void linear_gelu_backward_input(Lane &, X *dpre /*(N,C)*/, const X *dout /*(N,OC)*/, const X *w, const X *pre /*(N,C)*/, int N, int C, int OC);
+void linear_gelu_backward_input(Lane &, X *dpre /*(N,C)*/, X *dsum /*(C)*/, void *scratch, const X *dout /*(N,OC)*/, const X *w,
+                                const X *pre /*(N,C)*/, int N, int C, int OC, Into);
 // dw into= dout^T inp, db into= column sums of dout (db may be null). scratch: linear_scratch_bytes(N, OC).
 template <class X>
 void linear_backward_weight(Lane &, X *dw /*(OC,C)*/, X *db /*(OC)*/, void *scratch, const X *dout /*(N,OC)*/, const X *inp /*(N,C)*/,
                             int N, int C, int OC, Into);
 size_t linear_scratch_bytes(int N, int OC);
 
-enum class LinearOp { FORWARD, GELU_FORWARD, BACKWARD_INPUT, GELU_BACKWARD_INPUT, BACKWARD_WEIGHT };
+enum class LinearOp { FORWARD, RESIDUAL_FORWARD, GELU_FORWARD, BACKWARD_INPUT, GELU_BACKWARD_INPUT, BACKWARD_WEIGHT };
 
-// One call of an op of ops.h as a step will make it. bias: b or db is not null.
+// One call of an op of ops.h as a step will make it. bias: b, db or dsum is not null.
 struct LinearUse {
     LinearOp op;
     int N, C, OC;
     bool bias;
-    Into into;  // BACKWARD_WEIGHT only
+    Into into;  // of what sums over rows: BACKWARD_WEIGHT, GELU_BACKWARD_INPUT's dsum
 };
 // At create, never inside a step: makes what the uses need of the library, and with `tune` (which a
 // deterministic lane ignores) times its algorithms on noise in scratch and keeps the fastest for this
@@ -89,8 +90,10 @@ std::string linear_take_notes(Lane &);
 // -- GELU, tanh form.  0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 template <class X>
 void gelu_forward(Lane &, X *out /*(n)*/, const X *inp /*(n)*/, int64_t n);
+// dsum into= column sums of dinp as stored. scratch: linear_scratch_bytes(N, C).
 template <class X>
-void gelu_backward(Lane &, X *dinp /*(n), may be dout*/, const X *dout /*(n)*/, const X *inp /*(n)*/, int64_t n);
+void gelu_backward(Lane &, X *dinp /*(N,C), may be dout*/, X *dsum /*(C) or null*/, void *scratch, const X *dout /*(N,C)*/,
+                   const X *inp /*(N,C)*/, int N, int C, Into);
 
 // -- causal attention, scale 1/sqrt(HS), HS = C/NH. qkv (B,T,3,NH,HS) is the linear layer's output as it is.
 // lse (B,NH,T) fp32 is the natural log of each row's sum of exponentials of scaled scores.

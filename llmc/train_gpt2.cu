@@ -43,7 +43,7 @@ struct Activations {
     float *lnf_mean, *lnf_rstd;  // (N)
     X *logits;           // (chunk rows, Vp), becomes dlogits in place
     float *token_losses; // (N)
-    X *branch;           // (N, C): a branch's output before it joins the residual; backward: its gradient
+    X *branch;           // (N, C): the gradient of what enters a branch
     X *wide;             // (N, 4C): backward's gradient of qkv or fc
     X *dresidual;        // (N, C)
     void *scratch;       // for one op at a time on COMPUTE
@@ -253,17 +253,17 @@ class GPT2 final : public Model {
         const int rows = cached_rows_;
         check_generation_tokens(tokens, rows);
         copy_to_device_now(compute(), generation_tokens_, tokens, sizeof(int) * size_t(rows));
-        X *x = a_.dresidual, *normed = a_.lnf, *branch = a_.branch, *qkv = a_.wide, *att = a_.wide + int64_t(rows) * 3 * C;
+        X *x = a_.dresidual, *normed = a_.lnf, *qkv = a_.wide, *att = a_.wide + int64_t(rows) * 3 * C;
         embedding_forward(compute(), x, generation_tokens_, param(WTE), param(WPE), rows, 1, C, cached_tokens_);
         layernorm_forward(compute(), normed, a_.lnf_mean, a_.lnf_rstd, x, param(LN1W, 0), param(LN1B, 0), rows, C);
         for (int l = 0; l < L; l++) {
             linear_forward(compute(), qkv, normed, param(QKVW, l), param(QKVB, l), rows, C, 3 * C);
             attention_decode(compute(), att, layer(a_.qkv, l, 3 * C), qkv, rows, T, cached_tokens_, C, NH);
-            linear_forward(compute(), branch, att, param(ATTPROJW, l), param(ATTPROJB, l), rows, C, C);
-            residual_layernorm_forward(compute(), x, normed, a_.lnf_mean, a_.lnf_rstd, x, branch, param(LN2W, l), param(LN2B, l), rows, C);
+            linear_residual_forward(compute(), x, x, att, param(ATTPROJW, l), param(ATTPROJB, l), rows, C, C);
+            layernorm_forward(compute(), normed, a_.lnf_mean, a_.lnf_rstd, x, param(LN2W, l), param(LN2B, l), rows, C);
             fc_forward(normed, l, a_.fc, a_.gelu, rows);
-            linear_forward(compute(), branch, a_.gelu, param(FCPROJW, l), param(FCPROJB, l), rows, 4 * C, C);
-            residual_layernorm_forward(compute(), x, normed, a_.lnf_mean, a_.lnf_rstd, x, branch, next_norm_w(l), next_norm_b(l), rows, C);
+            linear_residual_forward(compute(), x, x, a_.gelu, param(FCPROJW, l), param(FCPROJB, l), rows, 4 * C, C);
+            layernorm_forward(compute(), normed, a_.lnf_mean, a_.lnf_rstd, x, next_norm_w(l), next_norm_b(l), rows, C);
         }
         for (int row = 0; row < rows; row += chunk_rows_) {
             download_logits(normed + int64_t(row) * C, std::min(chunk_rows_, rows - row), logits + int64_t(row) * V);
@@ -417,16 +417,16 @@ class GPT2 final : public Model {
         const Into no = Into::ASSIGN;
         std::vector<LinearUse> uses = {
             {Op::FORWARD, N, C, 3 * C, true, no}, {Op::BACKWARD_INPUT, N, C, 3 * C, false, no},
-            {Op::FORWARD, N, C, C, true, no}, {Op::BACKWARD_INPUT, N, C, C, false, no},
+            {Op::RESIDUAL_FORWARD, N, C, C, true, no}, {Op::BACKWARD_INPUT, N, C, C, false, no},
             {fc, N, C, 4 * C, true, no}, {Op::BACKWARD_INPUT, N, C, 4 * C, false, no},
-            {Op::FORWARD, N, 4 * C, C, true, no}, {dfc, N, 4 * C, C, false, no},
+            {Op::RESIDUAL_FORWARD, N, 4 * C, C, true, no}, {dfc, N, 4 * C, C, dfc == Op::GELU_BACKWARD_INPUT, no},
             {Op::FORWARD, chunk_rows_, C, Vp, false, no}, {Op::BACKWARD_INPUT, chunk_rows_, C, Vp, false, no},
         };
         for (const Into into : {Into::ASSIGN, Into::ADD}) {
             uses.push_back({Op::BACKWARD_WEIGHT, N, C, 3 * C, true, into});
-            uses.push_back({Op::BACKWARD_WEIGHT, N, C, C, true, into});
-            uses.push_back({Op::BACKWARD_WEIGHT, N, C, 4 * C, true, into});
-            uses.push_back({Op::BACKWARD_WEIGHT, N, 4 * C, C, true, into});
+            uses.push_back({Op::BACKWARD_WEIGHT, N, C, C, false, into});
+            uses.push_back({Op::BACKWARD_WEIGHT, N, C, 4 * C, false, into});
+            uses.push_back({Op::BACKWARD_WEIGHT, N, 4 * C, C, false, into});
             uses.push_back({Op::BACKWARD_WEIGHT, chunk_rows_, C, Vp, false, into});
         }
         return uses;
@@ -447,15 +447,16 @@ class GPT2 final : public Model {
             const auto span = lanes.span(COMPUTE, "embedding");
             embedding_forward(compute(), at(residual(0), C), tokens, param(WTE), param(WPE), rows, n, C, 0);
         }
-        {
-            const auto span = lanes.span(COMPUTE, "layernorm 1", 0);
-            layernorm_forward(compute(), at(ln1(0), C), at(a_.ln1_mean, 1), at(a_.ln1_rstd, 1), at(residual(0), C), param(LN1W, 0), param(LN1B, 0), count, C);
-        }
         for (int l = 0; l < L; l++) {
-            X *qkv = at(layer(a_.qkv, l, 3 * C), 3 * C), *att = at(layer(a_.att, l, C), C), *branch = at(a_.branch, C);
+            X *qkv = at(layer(a_.qkv, l, 3 * C), 3 * C), *att = at(layer(a_.att, l, C), C);
             X *fc = at(layer(a_.fc, l, 4 * C), 4 * C), *activated = at(gelu(l), 4 * C);
             X *before = at(residual(2 * l), C), *between = at(residual(2 * l + 1), C), *after = at(residual(2 * l + 2), C);
             prefetch_next_layer(l);
+            {
+                const auto span = lanes.span(COMPUTE, "layernorm 1", l);
+                layernorm_forward(compute(), at(ln1(l), C), at(layer(a_.ln1_mean, l, 1), 1), at(layer(a_.ln1_rstd, l, 1), 1), before, param(LN1W, l),
+                                  param(LN1B, l), count, C);
+            }
             {
                 const auto span = lanes.span(COMPUTE, "qkv", l);
                 linear_forward(compute(), qkv, at(ln1(l), C), param(QKVW, l), param(QKVB, l), count, C, 3 * C);
@@ -466,12 +467,12 @@ class GPT2 final : public Model {
             }
             {
                 const auto span = lanes.span(COMPUTE, "attproj", l);
-                linear_forward(compute(), branch, att, param(ATTPROJW, l), param(ATTPROJB, l), count, C, C);
+                linear_residual_forward(compute(), between, before, att, param(ATTPROJW, l), param(ATTPROJB, l), count, C, C);
             }
             {
-                const auto span = lanes.span(COMPUTE, "residual, norm 2", l);
-                residual_layernorm_forward(compute(), between, at(ln2(l), C), at(layer(a_.ln2_mean, l, 1), 1), at(layer(a_.ln2_rstd, l, 1), 1), before,
-                                           branch, param(LN2W, l), param(LN2B, l), count, C);
+                const auto span = lanes.span(COMPUTE, "layernorm 2", l);
+                layernorm_forward(compute(), at(ln2(l), C), at(layer(a_.ln2_mean, l, 1), 1), at(layer(a_.ln2_rstd, l, 1), 1), between, param(LN2W, l),
+                                  param(LN2B, l), count, C);
             }
             {
                 const auto span = lanes.span(COMPUTE, "fc", l);
@@ -479,14 +480,11 @@ class GPT2 final : public Model {
             }
             {
                 const auto span = lanes.span(COMPUTE, "fcproj", l);
-                linear_forward(compute(), branch, activated, param(FCPROJW, l), param(FCPROJB, l), count, 4 * C, C);
+                linear_residual_forward(compute(), after, between, activated, param(FCPROJW, l), param(FCPROJB, l), count, 4 * C, C);
             }
-            const auto span = lanes.span(COMPUTE, "residual, norm 1", l);
-            const bool last = l + 1 == L;
-            residual_layernorm_forward(compute(), after, last ? at(a_.lnf, C) : at(ln1(l + 1), C),
-                                       last ? at(a_.lnf_mean, 1) : at(layer(a_.ln1_mean, l + 1, 1), 1),
-                                       last ? at(a_.lnf_rstd, 1) : at(layer(a_.ln1_rstd, l + 1, 1), 1), between, branch, next_norm_w(l), next_norm_b(l), count, C);
         }
+        const auto span = lanes.span(COMPUTE, "final norm");
+        layernorm_forward(compute(), at(a_.lnf, C), at(a_.lnf_mean, 1), at(a_.lnf_rstd, 1), at(residual(2 * L), C), param(LNFW), param(LNFB), count, C);
     }
 
     void fc_forward(const X *inp, int l, X *fc, X *activated, int count) {
@@ -540,13 +538,14 @@ class GPT2 final : public Model {
 
     // ---- backward ----------------------------------------------------------------------------
 
-    // From the gradient of lnf in `branch` down to the gradient of the embedding in dresidual.
+    // From the gradient of lnf in `branch` down to the gradient of the embedding in dresidual. A bias gradient
+    // is a sum over rows of a gradient that some op before it writes, and that op makes the sum, where it can.
     void backward(Into into) {
         X *dx = a_.dresidual;
         {
             const auto span = lanes.span(COMPUTE, "final norm bwd");
-            layernorm_backward(compute(), dx, grad(LNFW), grad(LNFB), a_.scratch, a_.branch, residual(2 * L), param(LNFW), a_.lnf_mean, a_.lnf_rstd, N, C,
-                               Into::ASSIGN, into);
+            layernorm_backward(compute(), dx, grad(LNFW), grad(LNFB), grad(FCPROJB, L - 1), a_.scratch, a_.branch, residual(2 * L), param(LNFW),
+                               a_.lnf_mean, a_.lnf_rstd, N, C, Into::ASSIGN, into);
         }
         for (int l = L - 1; l >= 0; l--) {
             X *fc = layer(a_.fc, l, 4 * C), *att = layer(a_.att, l, C), *qkv = layer(a_.qkv, l, 3 * C);
@@ -557,15 +556,15 @@ class GPT2 final : public Model {
             }
             {
                 const auto span = lanes.span(COMPUTE, "fcproj dweight", l);
-                linear_backward_weight(compute(), grad(FCPROJW, l), grad(FCPROJB, l), a_.scratch, dx, gelu(l), N, 4 * C, C, into);
+                linear_backward_weight<X>(compute(), grad(FCPROJW, l), nullptr, a_.scratch, dx, gelu(l), N, 4 * C, C, into);
             }
             {
                 const auto span = lanes.span(COMPUTE, "fcproj dinput", l);
                 if (options.gelu_fusion >= 2) {
-                    linear_gelu_backward_input(compute(), a_.wide, dx, param(FCPROJW, l), fc, N, 4 * C, C);
+                    linear_gelu_backward_input(compute(), a_.wide, grad(FCB, l), a_.scratch, dx, param(FCPROJW, l), fc, N, 4 * C, C, into);
                 } else {
                     linear_backward_input(compute(), a_.wide, dx, param(FCPROJW, l), N, 4 * C, C);
-                    gelu_backward(compute(), a_.wide, a_.wide, fc, int64_t(N) * 4 * C);
+                    gelu_backward(compute(), a_.wide, grad(FCB, l), a_.scratch, a_.wide, fc, N, 4 * C, into);
                 }
             }
             if (options.recompute >= 2) {
@@ -574,7 +573,7 @@ class GPT2 final : public Model {
             }
             {
                 const auto span = lanes.span(COMPUTE, "fc dweight", l);
-                linear_backward_weight(compute(), grad(FCW, l), grad(FCB, l), a_.scratch, a_.wide, ln2(l), N, C, 4 * C, into);
+                linear_backward_weight<X>(compute(), grad(FCW, l), nullptr, a_.scratch, a_.wide, ln2(l), N, C, 4 * C, into);
             }
             {
                 const auto span = lanes.span(COMPUTE, "fc dinput", l);
@@ -582,12 +581,12 @@ class GPT2 final : public Model {
             }
             {
                 const auto span = lanes.span(COMPUTE, "norm 2 bwd", l);
-                layernorm_backward(compute(), dx, grad(LN2W, l), grad(LN2B, l), a_.scratch, a_.branch, residual(2 * l + 1), param(LN2W, l), mean2, rstd2, N, C,
-                                   Into::ADD, into);
+                layernorm_backward(compute(), dx, grad(LN2W, l), grad(LN2B, l), grad(ATTPROJB, l), a_.scratch, a_.branch, residual(2 * l + 1),
+                                   param(LN2W, l), mean2, rstd2, N, C, Into::ADD, into);
             }
             {
                 const auto span = lanes.span(COMPUTE, "attproj dweight", l);
-                linear_backward_weight(compute(), grad(ATTPROJW, l), grad(ATTPROJB, l), a_.scratch, dx, att, N, C, C, into);
+                linear_backward_weight<X>(compute(), grad(ATTPROJW, l), nullptr, a_.scratch, dx, att, N, C, C, into);
             }
             {
                 const auto span = lanes.span(COMPUTE, "attproj dinput", l);
@@ -610,8 +609,8 @@ class GPT2 final : public Model {
                 linear_backward_input(compute(), a_.branch, a_.wide, param(QKVW, l), N, C, 3 * C);
             }
             const auto span = lanes.span(COMPUTE, "norm 1 bwd", l);
-            layernorm_backward(compute(), dx, grad(LN1W, l), grad(LN1B, l), a_.scratch, a_.branch, residual(2 * l), param(LN1W, l), mean1, rstd1, N, C,
-                               Into::ADD, into);
+            layernorm_backward(compute(), dx, grad(LN1W, l), grad(LN1B, l), l > 0 ? grad(FCPROJB, l - 1) : nullptr, a_.scratch, a_.branch, residual(2 * l),
+                               param(LN1W, l), mean1, rstd1, N, C, Into::ADD, into);
         }
     }
 

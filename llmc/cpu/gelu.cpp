@@ -1,8 +1,9 @@
 // gelu.cpp - the activation between the two layers of the MLP; the maths is in gelu.h.
-// out (n) = gelu(inp); dinp (n) = dout * gelu'(inp). Assigned, deterministic.
+// out = gelu(inp); dinp = dout * gelu'(inp), dsum into= its column sums. Deterministic.
 #include "gelu.h"
 
 #include "../ops.h"
+#include "column_sum.h"
 #include "parallel.h"
 
 namespace llmc {
@@ -30,13 +31,15 @@ void gelu_forward(Lane &lane, X *out, const X *inp, int64_t n) {
 }
 
 template <class X>
-void gelu_backward(Lane &lane, X *dinp, const X *dout, const X *inp, int64_t n) {
+void gelu_backward(Lane &lane, X *dinp, X *dsum, void *, const X *dout, const X *inp, int N, int C, Into into) {
+    const int64_t n = int64_t(N) * C;
     parallel_slices(lane, n, 16, n, [=](int64_t begin, int64_t end) {
         gelu_gradient_range(dinp + begin, dout + begin, inp + begin, end - begin);
     });
+    if (dsum) column_sum(lane, dsum, dinp, N, C, into);
 }
 
 template void gelu_forward<float>(Lane &, float *, const float *, int64_t);
-template void gelu_backward<float>(Lane &, float *, const float *, const float *, int64_t);
+template void gelu_backward<float>(Lane &, float *, float *, void *, const float *, const float *, int, int, Into);
 
 }  // namespace llmc

@@ -1,10 +1,11 @@
 // linear.cpp - out = inp w^T + b and its gradients, on OpenBLAS.
-//   out (N,OC) = inp (N,C) w^T (C,OC) + b     dinp (N,C) = dout (N,OC) w (OC,C)
-//   dw (OC,C) into= dout^T (OC,N) inp (N,C)   db (OC) into= column sums of dout
+//   out (N,OC) = [residual +] inp (N,C) w^T (C,OC) + b     dinp (N,C) = dout (N,OC) w (OC,C)
+//   dw (OC,C) into= dout^T (OC,N) inp (N,C)                db (OC) into= column sums of dout
 // The output is cut into a grid of tiles, one per thread, and each thread runs one single-threaded product;
 // bias and GELU follow on the tile it has just written, still in its cache. N*C*OC*2 FLOPs each.
 #include "../ops.h"
 #include "blas.h"
+#include "column_sum.h"
 #include "gelu.h"
 #include "parallel.h"
 
@@ -35,13 +36,17 @@ void for_tiles(const Lane &lane, int64_t M, int64_t N, const Body &body) {
     }
 }
 
+void add_product(const Tile &t, float *out, const float *inp, const float *w, float beta, int64_t C, int64_t OC) {
+    gemm(Side::AS_IS, Side::TRANSPOSED, t.row.size(), t.col.size(), C, 1, inp + t.row.begin * C, C, w + t.col.begin * C, C, beta,
+         out + t.row.begin * OC + t.col.begin, OC);
+}
+
 // The bias goes in first and the product is added to it: OpenBLAS would otherwise write zeros there.
 void product_with_bias(const Tile &t, float *out, const float *inp, const float *w, const float *b, int64_t C, int64_t OC) {
     if (b) {
         for (int64_t n = t.row.begin; n < t.row.end; n++) std::copy(b + t.col.begin, b + t.col.end, out + n * OC + t.col.begin);
     }
-    gemm(Side::AS_IS, Side::TRANSPOSED, t.row.size(), t.col.size(), C, 1, inp + t.row.begin * C, C, w + t.col.begin * C, C, b ? 1 : 0,
-         out + t.row.begin * OC + t.col.begin, OC);
+    add_product(t, out, inp, w, b ? 1 : 0, C, OC);
 }
 
 void product_backward(const Tile &t, float *dinp, const float *dout, const float *w, int64_t C, int64_t OC) {
@@ -49,18 +54,21 @@ void product_backward(const Tile &t, float *dinp, const float *dout, const float
          dinp + t.row.begin * C + t.col.begin, C);
 }
 
-LLMC_CLONES void add_rows(float *sum, const float *rows, int64_t count, int64_t stride, int64_t n) {
-    for (int64_t r = 0; r < count; r++, rows += stride) {
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++) sum[i] += rows[i];
-    }
-}
-
 }  // namespace
 
 template <class X>
 void linear_forward(Lane &lane, X *out, const X *inp, const X *w, const X *b, int N, int C, int OC) {
     for_tiles(lane, N, OC, [=](const Tile &t) { product_with_bias(t, out, inp, w, b, C, OC); });
+}
+
+template <class X>
+void linear_residual_forward(Lane &lane, X *out, const X *residual, const X *inp, const X *w, const X *b, int N, int C, int OC) {
+    for_tiles(lane, N, OC, [=](const Tile &t) {
+        for (int64_t n = t.row.begin; n < t.row.end; n++) {
+            for (int64_t c = t.col.begin; c < t.col.end; c++) out[n * OC + c] = residual[n * OC + c] + (b ? b[c] : 0.0f);
+        }
+        add_product(t, out, inp, w, 1, C, OC);
+    });
 }
 
 template <class X>
@@ -79,7 +87,7 @@ void linear_backward_input(Lane &lane, X *dinp, const X *dout, const X *w, int N
 }
 
 template <class X>
-void linear_gelu_backward_input(Lane &lane, X *dpre, const X *dout, const X *w, const X *pre, int N, int C, int OC) {
+void linear_gelu_backward_input(Lane &lane, X *dpre, X *dsum, void *, const X *dout, const X *w, const X *pre, int N, int C, int OC, Into into) {
     for_tiles(lane, N, C, [=](const Tile &t) {
         product_backward(t, dpre, dout, w, C, OC);
         for (int64_t n = t.row.begin; n < t.row.end; n++) {
@@ -87,6 +95,7 @@ void linear_gelu_backward_input(Lane &lane, X *dpre, const X *dout, const X *w, 
             gelu_gradient_range(row, row, pre + n * C + t.col.begin, t.col.size());
         }
     });
+    if (dsum) column_sum(lane, dsum, dpre, N, C, into);
 }
 
 size_t linear_scratch_bytes(int, int) { return 0; }
@@ -97,10 +106,8 @@ void linear_backward_weight(Lane &lane, X *dw, X *db, void *, const X *dout, con
     for_tiles(lane, OC, C, [=](const Tile &t) {
         gemm(Side::TRANSPOSED, Side::AS_IS, t.row.size(), t.col.size(), N, 1, dout + t.row.begin, OC, inp + t.col.begin, C, beta,
              dw + t.row.begin * C + t.col.begin, C);
-        if (!db || t.col.begin != 0) return;
-        if (into == Into::ASSIGN) std::fill(db + t.row.begin, db + t.row.end, X(0));
-        add_rows(db + t.row.begin, dout + t.row.begin, N, OC, t.row.size());
     });
+    if (db) column_sum(lane, db, dout, N, OC, into);
 }
 
 // OpenBLAS chooses by itself, and has nothing to tell.
@@ -110,9 +117,10 @@ std::string linear_take_notes(Lane &) { return {}; }
 
 template void linear_choose<float>(Lane &, const std::vector<LinearUse> &, bool, void *, size_t);
 template void linear_forward<float>(Lane &, float *, const float *, const float *, const float *, int, int, int);
+template void linear_residual_forward<float>(Lane &, float *, const float *, const float *, const float *, const float *, int, int, int);
 template void linear_gelu_forward<float>(Lane &, float *, float *, const float *, const float *, const float *, int, int, int);
 template void linear_backward_input<float>(Lane &, float *, const float *, const float *, int, int, int);
-template void linear_gelu_backward_input<float>(Lane &, float *, const float *, const float *, const float *, int, int, int);
+template void linear_gelu_backward_input<float>(Lane &, float *, float *, void *, const float *, const float *, const float *, int, int, int, Into);
 template void linear_backward_weight<float>(Lane &, float *, float *, void *, const float *, const float *, int, int, int, Into);
 
 }  // namespace llmc

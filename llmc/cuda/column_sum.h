@@ -1,4 +1,4 @@
-// column_sum.h (CUDA) - sums over the rows of a matrix: the bias gradient where no product's epilogue makes it.
+// column_sum.h (CUDA) - sums over the rows of a matrix: a bias gradient where no other op makes it in passing.
 #pragma once
 #include "../ops.h"
 
@@ -8,5 +8,9 @@ namespace llmc {
 template <class X>
 void column_sum(Lane &, X *sums, void *scratch, const X *matrix, int N, int OC, Into);
 size_t column_sum_bytes(int N, int OC);
+
+// Its second half, for kernels that leave sums of their own rows: sums (OC) into= sum of partial (parts,OC).
+template <class X>
+void add_partials(Lane &, X *sums, const float *partial, int parts, int OC, Into);
 
 }  // namespace llmc

@@ -1,7 +1,7 @@
-// layernorm.cu - out = (x - mean) * rstd * w + b over the last axis; x = inp, or x = residual = inp1 + inp2.
-//   mean = sum(x)/C;  rstd = 1/sqrt(sum((x - mean)^2)/C + eps), eps 1e-5, of x as rounded to X
+// layernorm.cu - out = (x - mean) * rstd * w + b over the last axis of x = inp.
+//   mean = sum(x)/C;  rstd = 1/sqrt(sum((x - mean)^2)/C + eps), eps 1e-5
 // A row stays in registers between its statistics and its output: 8U values per thread, so that the
-// variance is a true second pass at no memory cost. Bytes, bf16: 4NC, with the residual 8NC.
+// variance is a true second pass at no memory cost. Bytes, bf16: 4NC.
 #include "lane.cuh"
 #include "width.cuh"
 #include "../ops.h"
@@ -13,10 +13,10 @@ namespace {
 constexpr float EPS = 1e-5f;
 
 // A warp per row, or a block per row when BLOCK. Columns are dealt out in 16-byte packs.
-template <class X, int U, bool RESIDUAL, bool BLOCK>
-__global__ void __launch_bounds__(BLOCK ? 512 : 128) normalise(X *residual, X *__restrict__ out, float *__restrict__ mean, float *__restrict__ rstd,
-                                                               const X *inp1, const X *inp2, const X *__restrict__ w,
-                                                               const X *__restrict__ b, int64_t N, int C, float per_column) {
+template <class X, int U, bool BLOCK>
+__global__ void __launch_bounds__(BLOCK ? 512 : 128) normalise(X *__restrict__ out, float *__restrict__ mean, float *__restrict__ rstd,
+                                                               const X *__restrict__ inp, const X *__restrict__ w, const X *__restrict__ b,
+                                                               int64_t N, int C, float per_column) {
     constexpr int W = Pack<X>::size, K = U * 8 / W;
     __shared__ float slots[32];
     const int lane = BLOCK ? threadIdx.x : threadIdx.x % 32;
@@ -25,28 +25,17 @@ __global__ void __launch_bounds__(BLOCK ? 512 : 128) normalise(X *residual, X *_
     if (row >= N) return;
     const auto total = [&](float part) { return BLOCK ? block_sum(part, slots) : warp_sum(part); };
 
-    Few<X, W> held[K], added[RESIDUAL ? K : 1];
+    Few<X, W> held[K];
 #pragma unroll
     for (int k = 0; k < K; k++) {
         const int c = lane * W + k * step;
         held[k] = no_values<W, X>();
-        if (c < C) held[k] = load<W>(inp1 + row * C + c);
-        if constexpr (RESIDUAL) {
-            added[k] = no_values<W, X>();
-            if (c < C) added[k] = load_once<W>(inp2 + row * C + c);
-        }
+        if (c < C) held[k] = load<W>(inp + row * C + c);
     }
     float x[K][W], sum = 0;
 #pragma unroll
     for (int k = 0; k < K; k++) {
-        const int c = lane * W + k * step;
         for (int i = 0; i < W; i++) x[k][i] = held[k][i];
-        if constexpr (RESIDUAL) {
-            for (int i = 0; i < W; i++) x[k][i] += added[k][i];
-            const Few<X, W> rounded = round_few<X>(x[k]);
-            if (c < C) store<W>(residual + row * C + c, rounded);
-            for (int i = 0; i < W; i++) x[k][i] = rounded[i];
-        }
         for (int i = 0; i < W; i++) sum += x[k][i];
     }
     const float centre = total(sum) * per_column;
@@ -73,17 +62,13 @@ __global__ void __launch_bounds__(BLOCK ? 512 : 128) normalise(X *residual, X *_
 }
 
 // Any C and any alignment: a block per row, one value at a time, the row read again for each pass.
-template <class X, bool RESIDUAL>
-__global__ void __launch_bounds__(256) normalise_rereading(X *residual, X *out, float *mean, float *rstd, const X *inp1, const X *inp2,
-                                                           const X *w, const X *b, int C) {
+template <class X>
+__global__ void __launch_bounds__(256) normalise_rereading(X *out, float *mean, float *rstd, const X *inp, const X *w, const X *b, int C) {
     __shared__ float slots[32];
     const int64_t row = blockIdx.x;
-    const X *x = (RESIDUAL ? residual : inp1) + row * C;
+    const X *x = inp + row * C;
     float sum = 0;
-    for (int c = threadIdx.x; c < C; c += blockDim.x) {
-        if constexpr (RESIDUAL) residual[row * C + c] = from_float<X>(to_float(inp1[row * C + c]) + to_float(inp2[row * C + c]));
-        sum += to_float(x[c]);
-    }
+    for (int c = threadIdx.x; c < C; c += blockDim.x) sum += to_float(x[c]);
     const float centre = block_sum(sum, slots) / C;
     float squares = 0;
     for (int c = threadIdx.x; c < C; c += blockDim.x) squares += (to_float(x[c]) - centre) * (to_float(x[c]) - centre);
@@ -97,50 +82,34 @@ __global__ void __launch_bounds__(256) normalise_rereading(X *residual, X *out, 
     }
 }
 
-template <class X, bool RESIDUAL>
-void launch(Lane &lane, X *residual, X *out, float *mean, float *rstd, const X *inp1, const X *inp2, const X *w, const X *b, int N, int C) {
-    if (N < 0 || C < 1) fail(LLMC_INVALID, "layernorm_forward: N %d, C %d", N, C);
-    if (N == 0) return;
-    const int units = int(ceil_div(C, 32 * 8));  // of 8 values per lane, were a warp to take a row
-    if (!can_pack<X>(C, residual, out, inp1, inp2, w, b) || units > 64) {
-        const unsigned threads = C >= 256 ? 256 : unsigned(ceil_div(C, 32) * 32);
-        normalise_rereading<X, RESIDUAL><<<unsigned(N), threads, 0, lane.stream>>>(residual, out, mean, rstd, inp1, inp2, w, b, C);
-        launch_check("normalise_rereading");
-        return;
-    }
-    const auto per_warp = [&](auto kernel) {
-        kernel<<<unsigned(ceil_div(N, 4)), 128, 0, lane.stream>>>(residual, out, mean, rstd, inp1, inp2, w, b, N, C, 1.0f / C);
-    };
-    const auto per_block = [&](auto kernel, int U) {
-        kernel<<<unsigned(N), unsigned(ceil_div(units, U) * 32), 0, lane.stream>>>(residual, out, mean, rstd, inp1, inp2, w, b, N, C, 1.0f / C);
-    };
-    if (units == 1) per_warp(normalise<X, 1, RESIDUAL, false>);
-    else if (units == 2) per_warp(normalise<X, 2, RESIDUAL, false>);
-    else if (units == 3) per_warp(normalise<X, 3, RESIDUAL, false>);
-    else if (units == 4) per_warp(normalise<X, 4, RESIDUAL, false>);
-    else if (units <= 16) per_block(normalise<X, 2, RESIDUAL, true>, 2);
-    else per_block(normalise<X, 4, RESIDUAL, true>, 4);
-    launch_check("normalise");
-}
-
 }  // namespace
 
 template <class X>
 void layernorm_forward(Lane &lane, X *out, float *mean, float *rstd, const X *inp, const X *w, const X *b, int N, int C) {
-    launch<X, false>(lane, nullptr, out, mean, rstd, inp, nullptr, w, b, N, C);
-}
-
-template <class X>
-void residual_layernorm_forward(Lane &lane, X *residual, X *normed, float *mean, float *rstd, const X *inp1, const X *inp2, const X *w,
-                                const X *b, int N, int C) {
-    launch<X, true>(lane, residual, normed, mean, rstd, inp1, inp2, w, b, N, C);
+    if (N < 0 || C < 1) fail(LLMC_INVALID, "layernorm_forward: N %d, C %d", N, C);
+    if (N == 0) return;
+    const int units = int(ceil_div(C, 32 * 8));  // of 8 values per lane, were a warp to take a row
+    if (!can_pack<X>(C, out, inp, w, b) || units > 64) {
+        const unsigned threads = C >= 256 ? 256 : unsigned(ceil_div(C, 32) * 32);
+        normalise_rereading<X><<<unsigned(N), threads, 0, lane.stream>>>(out, mean, rstd, inp, w, b, C);
+        return launch_check("normalise_rereading");
+    }
+    const auto per_warp = [&](auto kernel) {
+        kernel<<<unsigned(ceil_div(N, 4)), 128, 0, lane.stream>>>(out, mean, rstd, inp, w, b, N, C, 1.0f / C);
+    };
+    const auto per_block = [&](auto kernel, int U) {
+        kernel<<<unsigned(N), unsigned(ceil_div(units, U) * 32), 0, lane.stream>>>(out, mean, rstd, inp, w, b, N, C, 1.0f / C);
+    };
+    if (units == 1) per_warp(normalise<X, 1, false>);
+    else if (units == 2) per_warp(normalise<X, 2, false>);
+    else if (units == 3) per_warp(normalise<X, 3, false>);
+    else if (units == 4) per_warp(normalise<X, 4, false>);
+    else if (units <= 16) per_block(normalise<X, 2, true>, 2);
+    else per_block(normalise<X, 4, true>, 4);
+    launch_check("normalise");
 }
 
 template void layernorm_forward<float>(Lane &, float *, float *, float *, const float *, const float *, const float *, int, int);
 template void layernorm_forward<bf16>(Lane &, bf16 *, float *, float *, const bf16 *, const bf16 *, const bf16 *, int, int);
-template void residual_layernorm_forward<float>(Lane &, float *, float *, float *, float *, const float *, const float *, const float *,
-                                                const float *, int, int);
-template void residual_layernorm_forward<bf16>(Lane &, bf16 *, bf16 *, float *, float *, const bf16 *, const bf16 *, const bf16 *,
-                                               const bf16 *, int, int);
 
 }  // namespace llmc

@@ -1,11 +1,11 @@
 // linear.cu - the matrix products of a linear layer, by cuBLASLt (linear_plan.h), and what goes around them.
 //
-//   out (N,OC) = inp (N,C) w(OC,C)^T + b        dinp (N,C) = dout (N,OC) w
-//   dw (OC,C) into= dout^T inp                  db (OC) into= column sums of dout
+//   out (N,OC) = [residual +] inp (N,C) w(OC,C)^T + b        dinp (N,C) = dout (N,OC) w
+//   dw (OC,C) into= dout^T inp                               db (OC) into= column sums of dout
 // 2*N*C*OC FLOP each; X in and out, fp32 (or TF32) inside; deterministic.
 //
 // Epilogues that save a pass over memory, and what runs where the library has none for the shape:
-//   bias                fp32, bf16   bias written into out first, the product added to it
+//   bias, residual      fp32, bf16   both written into out first, the product added to it
 //   gelu, gelu'         bf16         gelu.cu over the stored pre-activation (N*OC*4 bytes, 6 for the slope)
 //   bias gradient       bf16         column_sum.cu (N*OC*2 bytes)
 // fp32 does the last two by its own kernels always: the library does not say how exact its tanh is
@@ -46,10 +46,19 @@ void product(Lane &lane, const ProductShape &shape, const Operands &operands) {
         fail(LLMC_UNAVAILABLE, "linear: cuBLASLt has no algorithm for the %s", describe(shape, cuda_type<X>()).c_str());
 }
 
+// out = residual + row, each where it isn't null
 template <class X>
-__global__ void __launch_bounds__(THREADS) repeat_row(X *out, const X *row, int64_t n, int OC) {
+__global__ void __launch_bounds__(THREADS) start_rows(X *out, const X *residual, const X *row, int64_t n, int OC) {
     const int64_t i = int64_t(blockIdx.x) * THREADS + threadIdx.x;
-    if (i < n) out[i] = row[i % OC];
+    if (i < n) out[i] = from_float<X>((residual ? to_float(residual[i]) : 0.0f) + (row ? to_float(row[i % OC]) : 0.0f));
+}
+
+template <class X>
+void add_product_to_rows(Lane &lane, X *out, const X *residual, const X *inp, const X *w, const X *b, int N, int C, int OC) {
+    const int64_t n = int64_t(N) * OC;
+    start_rows<<<unsigned(ceil_div(n, THREADS)), THREADS, 0, lane.stream>>>(out, residual, b, n, OC);
+    launch_check("linear: bias and residual");
+    product<X>(lane, {Product::FORWARD, Epilogue::NONE, Into::ADD, N, C, OC}, {w, inp, out});
 }
 
 template <class X>
@@ -67,10 +76,16 @@ void linear_forward(Lane &lane, X *out, const X *inp, const X *w, const X *b, in
     const Operands operands{w, inp, out, b};
     if (!b) return product<X>(lane, {Product::FORWARD, Epilogue::NONE, Into::ASSIGN, N, C, OC}, operands);
     if (try_product<X>(lane, {Product::FORWARD, Epilogue::BIAS, Into::ASSIGN, N, C, OC}, operands)) return;
-    const int64_t n = int64_t(N) * OC;
-    repeat_row<<<unsigned(ceil_div(n, THREADS)), THREADS, 0, lane.stream>>>(out, b, n, OC);
-    launch_check("linear_forward: bias");
-    product<X>(lane, {Product::FORWARD, Epilogue::NONE, Into::ADD, N, C, OC}, {w, inp, out});
+    add_product_to_rows<X>(lane, out, nullptr, inp, w, b, N, C, OC);
+}
+
+template <class X>
+void linear_residual_forward(Lane &lane, X *out, const X *residual, const X *inp, const X *w, const X *b, int N, int C, int OC) {
+    check_sizes("linear_residual_forward", N, C, OC);
+    if (N == 0) return;
+    const Epilogue epilogue = b ? Epilogue::BIAS : Epilogue::NONE;
+    if (try_product<X>(lane, {Product::FORWARD, epilogue, Into::ADD, N, C, OC}, {w, inp, out, b, nullptr, residual})) return;
+    add_product_to_rows(lane, out, residual, inp, w, b, N, C, OC);
 }
 
 template <class X>
@@ -93,13 +108,16 @@ void linear_backward_input(Lane &lane, X *dinp, const X *dout, const X *w, int N
 }
 
 template <class X>
-void linear_gelu_backward_input(Lane &lane, X *dpre, const X *dout, const X *w, const X *pre, int N, int C, int OC) {
+void linear_gelu_backward_input(Lane &lane, X *dpre, X *dsum, void *scratch, const X *dout, const X *w, const X *pre, int N, int C, int OC, Into into) {
     check_sizes("linear_gelu_backward_input", N, C, OC);
-    if (N == 0) return;
-    if constexpr (fuses_more_than_bias<X>)
-        if (try_product<X>(lane, {Product::BACKWARD_INPUT, Epilogue::GELU_SLOPE, Into::ASSIGN, N, C, OC}, {w, dout, dpre, nullptr, pre})) return;
+    if constexpr (fuses_more_than_bias<X>) {
+        if (N > 0 && try_product<X>(lane, {Product::BACKWARD_INPUT, Epilogue::GELU_SLOPE, Into::ASSIGN, N, C, OC}, {w, dout, dpre, nullptr, pre})) {
+            if (dsum) column_sum(lane, dsum, scratch, dpre, N, C, into);
+            return;
+        }
+    }
     linear_backward_input(lane, dpre, dout, w, N, C, OC);
-    gelu_backward(lane, dpre, dpre, pre, int64_t(N) * C);
+    gelu_backward(lane, dpre, dsum, scratch, dpre, pre, N, C, into);
 }
 
 template <class X>
@@ -137,9 +155,10 @@ std::string linear_take_notes(Lane &lane) {
 
 #define INSTANTIATE(X)                                                                                                       \
     template void linear_forward(Lane &, X *, const X *, const X *, const X *, int, int, int);                               \
+    template void linear_residual_forward(Lane &, X *, const X *, const X *, const X *, const X *, int, int, int);            \
     template void linear_gelu_forward(Lane &, X *, X *, const X *, const X *, const X *, int, int, int);                     \
     template void linear_backward_input(Lane &, X *, const X *, const X *, int, int, int);                                   \
-    template void linear_gelu_backward_input(Lane &, X *, const X *, const X *, const X *, int, int, int);                   \
+    template void linear_gelu_backward_input(Lane &, X *, X *, void *, const X *, const X *, const X *, int, int, int, Into);  \
     template void linear_backward_weight(Lane &, X *, X *, void *, const X *, const X *, int, int, int, Into);
 INSTANTIATE(float)
 INSTANTIATE(bf16)

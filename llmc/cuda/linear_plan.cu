@@ -85,7 +85,8 @@ void describe_product(ProductPlan &plan, const ProductShape &s, const Operands &
     plan.has_vector = s.epilogue == Epilogue::BIAS || s.epilogue == Epilogue::GELU_BIAS || s.epilogue == Epilogue::BIAS_GRADIENT;
     plan.has_matrix = s.epilogue == Epilogue::GELU || s.epilogue == Epilogue::GELU_BIAS || s.epilogue == Epilogue::GELU_SLOPE;
     if (plan.has_matrix) set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t(forward ? s.OC : s.C));
-    plan.alignment = {1u << alignment_bits(operands.a), 1u << alignment_bits(operands.b), 1u << alignment_bits(operands.d)};
+    const void *const addend = operands.addend ? operands.addend : operands.d;
+    plan.alignment = {1u << alignment_bits(operands.a), 1u << alignment_bits(operands.b), 1u << alignment_bits(operands.d), 1u << alignment_bits(addend)};
     set_pointers(plan, operands);
 }
 
@@ -115,7 +116,7 @@ size_t LinearState::Hash::operator()(const Key &key) const {
 ProductPlan &LinearState::plan(const Lane &lane, const ProductShape &s, const Operands &operands, cudaDataType_t type) {
     const uint32_t kind = uint32_t(s.product) | uint32_t(s.epilogue) << 2 | uint32_t(s.into == Into::ADD) << 5 | uint32_t(type == CUDA_R_32F) << 6;
     uint32_t alignment = 0;
-    for (const void *pointer : {operands.a, operands.b, static_cast<const void *>(operands.d), operands.vector, operands.matrix})
+    for (const void *pointer : {operands.a, operands.b, static_cast<const void *>(operands.d), operands.vector, operands.matrix, operands.addend})
         alignment = alignment << 3 | alignment_bits(pointer);
     const auto [at, is_new] = plans_.try_emplace(Key{uint32_t(s.N), uint32_t(s.C), uint32_t(s.OC), kind, alignment});
     ProductPlan &plan = at->second;
@@ -136,7 +137,7 @@ std::vector<cublasLtMatmulAlgo_t> LinearState::candidates(const Lane &lane, Prod
     preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, plan.alignment[0]);
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, plan.alignment[1]);
-    preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, plan.alignment[2]);
+    preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, plan.alignment[3]);
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, plan.alignment[2]);
 
     std::vector<cublasLtMatmulHeuristicResult_t> results(at_most);
@@ -155,7 +156,8 @@ void LinearState::run(Lane &lane, ProductPlan &plan, const Operands &operands) {
     static constexpr float ONE = 1.0f, ZERO = 0.0f;
     set_pointers(plan, operands);
     const cublasStatus_t status =
-        cublasLtMatmul(handle_, &plan.matmul, &ONE, operands.a, &plan.a, operands.b, &plan.b, plan.adds ? &ONE : &ZERO, operands.d, &plan.d,
+        cublasLtMatmul(handle_, &plan.matmul, &ONE, operands.a, &plan.a, operands.b, &plan.b, plan.adds ? &ONE : &ZERO,
+                       operands.addend ? operands.addend : operands.d, &plan.d,
                        operands.d, &plan.d, &plan.algo, lane.blas_workspace, lane.blas_workspace ? lane.blas_workspace_bytes : 0, lane.stream);
     blas_check(status, "linear: cublasLtMatmul");
 }

@@ -30,6 +30,7 @@ struct Operands {
     const void *a = nullptr, *b = nullptr;
     void *d = nullptr;
     const void *vector = nullptr, *matrix = nullptr;
+    const void *addend = nullptr;  // Into::ADD: what the product is added to; null: d itself
 };
 
 struct ProductShape {
@@ -43,7 +44,7 @@ struct ProductPlan {
     cublasLtMatmulDescOpaque_t matmul;
     cublasLtMatrixLayoutOpaque_t a, b, d;
     cublasLtMatmulAlgo_t algo;
-    std::array<uint32_t, 3> alignment;  // of a, b, d in bytes, 16 at most
+    std::array<uint32_t, 4> alignment;  // of a, b, d and the addend in bytes, 16 at most
     bool adds, has_vector, has_matrix;
     bool available = false;  // the library has an algorithm
     bool refused = false;    // tuning found the epilogue slower than a kernel of its own
@@ -68,7 +69,7 @@ class LinearState {
     std::vector<ProductPlan *> *asked = nullptr;  // tuning: every plan that is looked up is listed here
 
   private:
-    using Key = std::array<uint32_t, 5>;
+    using Key = std::array<uint32_t, 5>;  // sizes, kind, alignments
     struct Hash {
         size_t operator()(const Key &key) const;
     };

@@ -45,9 +45,10 @@ class Bench {
   public:
     explicit Bench(const LinearUse &u) : use_(u) {
         const int64_t in = int64_t(u.N) * u.C, out = int64_t(u.N) * u.OC;
-        const int64_t pre = u.op == LinearOp::GELU_FORWARD ? out : u.op == LinearOp::GELU_BACKWARD_INPUT ? in : 0;
-        const int64_t sums = u.op == LinearOp::BACKWARD_WEIGHT && u.bias ? int64_t(linear_scratch_bytes(u.N, u.OC)) : 0;
-        const int64_t sizes[] = {in, out, int64_t(u.OC) * u.C, u.bias ? u.OC : 0, pre, ceil_div(sums, sizeof(X))};
+        const bool slope = u.op == LinearOp::GELU_BACKWARD_INPUT;
+        const int64_t pre = u.op == LinearOp::GELU_FORWARD || u.op == LinearOp::RESIDUAL_FORWARD ? out : slope ? in : 0;
+        const int64_t sums = u.bias && (slope || u.op == LinearOp::BACKWARD_WEIGHT) ? int64_t(linear_scratch_bytes(u.N, slope ? u.C : u.OC)) : 0;
+        const int64_t sizes[] = {in, out, int64_t(u.OC) * u.C, u.bias ? std::max(u.C, u.OC) : 0, pre, ceil_div(sums, sizeof(X))};
         for (int t = 0; t < TENSORS; t++) {
             offset_[t] = bytes_;
             bytes_ += ceil_div(sizes[t] * int64_t(sizeof(X)), 256) * 256;
@@ -70,15 +71,16 @@ class Bench {
         const int N = use_.N, C = use_.C, OC = use_.OC;
         switch (use_.op) {
         case LinearOp::FORWARD: return linear_forward(lane, out, inp, w, b, N, C, OC);
+        case LinearOp::RESIDUAL_FORWARD: return linear_residual_forward(lane, out, pre, inp, w, b, N, C, OC);
         case LinearOp::GELU_FORWARD: return linear_gelu_forward(lane, out, pre, inp, w, b, N, C, OC);
         case LinearOp::BACKWARD_INPUT: return linear_backward_input(lane, inp, out, w, N, C, OC);
-        case LinearOp::GELU_BACKWARD_INPUT: return linear_gelu_backward_input(lane, inp, out, w, pre, N, C, OC);
+        case LinearOp::GELU_BACKWARD_INPUT: return linear_gelu_backward_input(lane, inp, b, tensor(SUMS), out, w, pre, N, C, OC, use_.into);
         case LinearOp::BACKWARD_WEIGHT: return linear_backward_weight(lane, w, b, tensor(SUMS), out, inp, N, C, OC, use_.into);
         }
     }
 
     std::string name() const {
-        static const char *const OPS[] = {"forward", "gelu forward", "backward input", "gelu backward input", "backward weight"};
+        static const char *const OPS[] = {"forward", "residual forward", "gelu forward", "backward input", "gelu backward input", "backward weight"};
         char text[128];
         std::snprintf(text, sizeof text, "%s%s%s N=%d C=%d OC=%d", OPS[int(use_.op)], use_.bias ? ", bias" : "",
                       use_.op == LinearOp::BACKWARD_WEIGHT && use_.into == Into::ADD ? ", add" : "", use_.N, use_.C, use_.OC);

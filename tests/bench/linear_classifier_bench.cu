@@ -62,26 +62,28 @@ float time_ms(Lane &lane, size_t bytes, F run) {
     return times[2];
 }
 
-struct Layer { const char *name; int C, OC; bool bias, gelu_out, gelu_in; };
+struct Layer { const char *name; int C, OC; bool bias, gelu_out, gelu_in, residual; };
 const Layer LAYERS[] = {
-    {"qkv", C, 3 * C, true, false, false}, {"attproj", C, C, true, false, false}, {"fc", C, 4 * C, true, true, false},
-    {"fcproj", 4 * C, C, true, false, true}, {"head", C, VP, false, false, false},
+    {"qkv", C, 3 * C, true, false, false, false}, {"attproj", C, C, false, false, false, true}, {"fc", C, 4 * C, false, true, false, false},
+    {"fcproj", 4 * C, C, false, false, true, true}, {"head", C, VP, false, false, false, false},
 };
 
 float time_linear(Lane &lane, const LinearUse &u) {
     const size_t in = size_t(u.N) * u.C, out = size_t(u.N) * u.OC, w = size_t(u.C) * u.OC;
-    const size_t pre = u.op == LinearOp::GELU_FORWARD ? out : u.op == LinearOp::GELU_BACKWARD_INPUT ? in : 0;
-    const size_t sums = linear_scratch_bytes(u.N, u.OC) + 256;
+    const bool slope = u.op == LinearOp::GELU_BACKWARD_INPUT;
+    const size_t pre = u.op == LinearOp::GELU_FORWARD || u.op == LinearOp::RESIDUAL_FORWARD ? out : slope ? in : 0;
+    const size_t sums = linear_scratch_bytes(u.N, slope ? u.C : u.OC) + 256;
     const auto round = [](size_t n) { return (n + 127) / 128 * 128; };
-    const size_t elements = round(in) + round(out) + round(w) + round(u.OC) + round(pre) + round(sums / 2);
+    const size_t elements = round(in) + round(out) + round(w) + round(u.C + u.OC) + round(pre) + round(sums / 2);
     return time_ms(lane, elements * 2, [&](char *base) {
         bf16 *const i = reinterpret_cast<bf16 *>(base), *const o = i + round(in), *const weight = o + round(out), *const bias = weight + round(w),
-                   *const p = bias + round(u.OC), *const scratch = p + round(pre), *const b = u.bias ? bias : nullptr;
+                   *const p = bias + round(u.C + u.OC), *const scratch = p + round(pre), *const b = u.bias ? bias : nullptr;
         switch (u.op) {
         case LinearOp::FORWARD: return linear_forward(lane, o, i, weight, b, u.N, u.C, u.OC);
+        case LinearOp::RESIDUAL_FORWARD: return linear_residual_forward(lane, o, p, i, weight, b, u.N, u.C, u.OC);
         case LinearOp::GELU_FORWARD: return linear_gelu_forward(lane, o, p, i, weight, b, u.N, u.C, u.OC);
         case LinearOp::BACKWARD_INPUT: return linear_backward_input(lane, i, o, weight, u.N, u.C, u.OC);
-        case LinearOp::GELU_BACKWARD_INPUT: return linear_gelu_backward_input(lane, i, o, weight, p, u.N, u.C, u.OC);
+        case LinearOp::GELU_BACKWARD_INPUT: return linear_gelu_backward_input(lane, i, b, scratch, o, weight, p, u.N, u.C, u.OC, u.into);
         case LinearOp::BACKWARD_WEIGHT: return linear_backward_weight(lane, weight, b, scratch, o, i, u.N, u.C, u.OC, u.into);
         }
     });
@@ -93,8 +95,9 @@ void bench(Lane &lane, int N) {
     std::vector<LinearUse> uses;
     std::vector<const char *> names;
     for (const Layer &l : LAYERS) {
-        uses.push_back({l.gelu_out ? LinearOp::GELU_FORWARD : LinearOp::FORWARD, N, l.C, l.OC, l.bias, Into::ASSIGN});
-        uses.push_back({l.gelu_in ? LinearOp::GELU_BACKWARD_INPUT : LinearOp::BACKWARD_INPUT, N, l.C, l.OC, false, Into::ASSIGN});
+        const LinearOp forward = l.gelu_out ? LinearOp::GELU_FORWARD : l.residual ? LinearOp::RESIDUAL_FORWARD : LinearOp::FORWARD;
+        uses.push_back({forward, N, l.C, l.OC, l.OC != VP, Into::ASSIGN});
+        uses.push_back({l.gelu_in ? LinearOp::GELU_BACKWARD_INPUT : LinearOp::BACKWARD_INPUT, N, l.C, l.OC, l.gelu_in, Into::ASSIGN});
         uses.push_back({LinearOp::BACKWARD_WEIGHT, N, l.C, l.OC, l.bias, Into::ASSIGN});
         names.insert(names.end(), 3, l.name);
     }
@@ -104,7 +107,7 @@ void bench(Lane &lane, int N) {
     const std::string report = linear_tune<bf16>(lane, uses, arena, ARENA);
     for (const LinearUse &u : uses) tuned.push_back(time_linear(lane, u));
     std::printf("\nN = %d\n%-8s %-20s %10s %10s %9s\n", N, "layer", "op", "first ms", "tuned ms", "TFLOP/s");
-    const char *const OPS[] = {"forward", "gelu forward", "backward input", "gelu backward input", "backward weight"};
+    const char *const OPS[] = {"forward", "residual forward", "gelu forward", "backward input", "gelu backward input", "backward weight"};
     double sum_first = 0, sum_tuned = 0;
     for (size_t i = 0; i < uses.size(); i++) {
         const double flop = 2.0 * N * uses[i].C * uses[i].OC;
@@ -119,7 +122,7 @@ void bench(Lane &lane, int N) {
     memory_row("gelu_forward (N,3072)", 4.0 * n, time_ms(lane, 4 * n, [&](char *p) { gelu_forward(lane, reinterpret_cast<bf16 *>(p) + n, reinterpret_cast<bf16 *>(p), n); }));
     memory_row("gelu_backward (N,3072), in place", 6.0 * n, time_ms(lane, 4 * n, [&](char *p) {
         bf16 *const d = reinterpret_cast<bf16 *>(p);
-        gelu_backward(lane, d, d, d + n, n);
+        gelu_backward<bf16>(lane, d, nullptr, nullptr, d, d + n, N, 4 * C, Into::ASSIGN);
     }));
     for (int OC : {C, 4 * C}) {
         const size_t matrix = size_t(N) * OC * 2, sums = linear_scratch_bytes(N, OC) + 256 + 2 * OC;

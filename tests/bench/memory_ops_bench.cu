@@ -91,15 +91,11 @@ void bench_rows(Lane &lane, int B) {
     measure(lane, "layernorm_forward", B, 2 * all, [&] {
         layernorm_forward<bf16>(lane, take<bf16>(int64_t(N) * C), take<float>(N), take<float>(N), take<bf16>(int64_t(N) * C), take<bf16>(C), take<bf16>(C), N, C);
     });
-    measure(lane, "residual_layernorm_forward", B, 4 * all, [&] {
-        bf16 *a = take<bf16>(int64_t(N) * C), *b = take<bf16>(int64_t(N) * C), *c = take<bf16>(int64_t(N) * C), *d = take<bf16>(int64_t(N) * C);
-        residual_layernorm_forward<bf16>(lane, a, b, take<float>(N), take<float>(N), c, d, take<bf16>(C), take<bf16>(C), N, C);
-    });
     for (const Into into : {Into::ASSIGN, Into::ADD}) {
         measure(lane, into == Into::ADD ? "layernorm_backward, dinp +=" : "layernorm_backward, dinp =", B, (into == Into::ADD ? 4 : 3) * all, [&] {
-            bf16 *dinp = take<bf16>(int64_t(N) * C), *dout = take<bf16>(int64_t(N) * C), *inp = take<bf16>(int64_t(N) * C), *w = take<bf16>(3 * C);
+            bf16 *dinp = take<bf16>(int64_t(N) * C), *dout = take<bf16>(int64_t(N) * C), *inp = take<bf16>(int64_t(N) * C), *w = take<bf16>(4 * C);
             void *scratch = take<char>(layernorm_scratch_bytes(N, C));
-            layernorm_backward<bf16>(lane, dinp, w + C, w + 2 * C, scratch, dout, inp, w, take<float>(N), take<float>(N), N, C, into, Into::ADD);
+            layernorm_backward<bf16>(lane, dinp, w + C, w + 2 * C, w + 3 * C, scratch, dout, inp, w, take<float>(N), take<float>(N), N, C, into, Into::ADD);
         });
     }
     const char *const names[] = {"flat", "zipf", "one token"};

@@ -160,22 +160,14 @@ void do_layernorm_forward(float *out, float *mean, float *rstd, const float *inp
 }
 
 template <class X>
-void do_residual_layernorm_forward(float *residual, float *normed, float *mean, float *rstd, const float *inp1, const float *inp2,
-                                   const float *w, const float *b, int N, int C, int in_place) {
-    Stored<X> re(in_place ? inp1 : residual, int64_t(N) * C), no(normed, int64_t(N) * C), i1(inp1, int64_t(N) * C), i2(inp2, int64_t(N) * C), sw(w, C), sb(b, C);
-    Image<float> m(mean, N), r(rstd, N);
-    residual_layernorm_forward<X>(lane(), re.get(), no.get(), m.get(), r.get(), in_place ? re.get() : i1.get(), i2.get(), sw.get(), sb.get(), N, C);
-    re.back(residual), no.back(normed), m.back(mean), r.back(rstd);
-}
-
-template <class X>
-void do_layernorm_backward(float *dinp, float *dw, float *db, const float *dout, const float *inp, const float *w, const float *mean,
+void do_layernorm_backward(float *dinp, float *dw, float *db, float *dsum, const float *dout, const float *inp, const float *w, const float *mean,
                            const float *rstd, int N, int C, int add_inp, int add_param) {
-    Stored<X> di(dinp, int64_t(N) * C), sdw(dw, C), sdb(db, C), d(dout, int64_t(N) * C), i(inp, int64_t(N) * C), sw(w, C);
+    Stored<X> di(dinp, int64_t(N) * C), sdw(dw, C), sdb(db, C), sds(dsum, C), d(dout, int64_t(N) * C), i(inp, int64_t(N) * C), sw(w, C);
     Image<float> m(mean, N), r(rstd, N);
     Scratch scratch(layernorm_scratch_bytes(N, C));
-    layernorm_backward<X>(lane(), di.get(), sdw.get(), sdb.get(), scratch.memory, d.get(), i.get(), sw.get(), m.get(), r.get(), N, C, into(add_inp), into(add_param));
-    di.back(dinp), sdw.back(dw), sdb.back(db);
+    layernorm_backward<X>(lane(), di.get(), sdw.get(), sdb.get(), sds.get(), scratch.memory, d.get(), i.get(), sw.get(), m.get(), r.get(), N, C, into(add_inp),
+                          into(add_param));
+    di.back(dinp), sdw.back(dw), sdb.back(db), sds.back(dsum);
     scratch.check("layernorm scratch");
 }
 
@@ -183,6 +175,13 @@ template <class X>
 void do_linear_forward(float *out, const float *inp, const float *w, const float *b, int N, int C, int OC) {
     Stored<X> o(out, int64_t(N) * OC), i(inp, int64_t(N) * C), sw(w, int64_t(OC) * C), sb(b, OC);
     linear_forward<X>(lane(), o.get(), i.get(), sw.get(), sb.get(), N, C, OC);
+    o.back(out);
+}
+
+template <class X>
+void do_linear_residual_forward(float *out, const float *residual, const float *inp, const float *w, const float *b, int N, int C, int OC, int in_place) {
+    Stored<X> o(in_place ? residual : out, int64_t(N) * OC), r(residual, int64_t(N) * OC), i(inp, int64_t(N) * C), sw(w, int64_t(OC) * C), sb(b, OC);
+    linear_residual_forward<X>(lane(), o.get(), in_place ? o.get() : r.get(), i.get(), sw.get(), sb.get(), N, C, OC);
     o.back(out);
 }
 
@@ -201,10 +200,12 @@ void do_linear_backward_input(float *dinp, const float *dout, const float *w, in
 }
 
 template <class X>
-void do_linear_gelu_backward_input(float *dpre, const float *dout, const float *w, const float *pre, int N, int C, int OC) {
-    Stored<X> dp(dpre, int64_t(N) * C), d(dout, int64_t(N) * OC), sw(w, int64_t(OC) * C), p(pre, int64_t(N) * C);
-    linear_gelu_backward_input<X>(lane(), dp.get(), d.get(), sw.get(), p.get(), N, C, OC);
-    dp.back(dpre);
+void do_linear_gelu_backward_input(float *dpre, float *dsum, const float *dout, const float *w, const float *pre, int N, int C, int OC, int add) {
+    Stored<X> dp(dpre, int64_t(N) * C), ds(dsum, C), d(dout, int64_t(N) * OC), sw(w, int64_t(OC) * C), p(pre, int64_t(N) * C);
+    Scratch scratch(linear_scratch_bytes(N, C));
+    linear_gelu_backward_input<X>(lane(), dp.get(), ds.get(), scratch.memory, d.get(), sw.get(), p.get(), N, C, OC, into(add));
+    dp.back(dpre), ds.back(dsum);
+    scratch.check("linear scratch");
 }
 
 template <class X>
@@ -224,10 +225,13 @@ void do_gelu_forward(float *out, const float *inp, int64_t n) {
 }
 
 template <class X>
-void do_gelu_backward(float *dinp, const float *dout, const float *inp, int64_t n, int in_place) {
-    Stored<X> di(in_place ? dout : dinp, n), d(dout, n), i(inp, n);
-    gelu_backward<X>(lane(), di.get(), in_place ? di.get() : d.get(), i.get(), n);
-    di.back(dinp);
+void do_gelu_backward(float *dinp, float *dsum, const float *dout, const float *inp, int N, int C, int in_place, int add) {
+    const int64_t n = int64_t(N) * C;
+    Stored<X> di(in_place ? dout : dinp, n), ds(dsum, C), d(dout, n), i(inp, n);
+    Scratch scratch(linear_scratch_bytes(N, C));
+    gelu_backward<X>(lane(), di.get(), ds.get(), scratch.memory, in_place ? di.get() : d.get(), i.get(), N, C, into(add));
+    di.back(dinp), ds.back(dsum);
+    scratch.check("gelu scratch");
 }
 
 template <class X>
@@ -376,15 +380,15 @@ EXPORT_PLAIN(device_alloc, (uint64_t bytes), (bytes))
 EXPORT(embedding_forward, (float *out, const int *tokens, const float *wte, const float *wpe, int B, int T, int C, int first, int Vp, int maxT), (out, tokens, wte, wpe, B, T, C, first, Vp, maxT))
 EXPORT(embedding_backward, (float *dwte, float *dwpe, const float *dout, const int *tokens, int B, int T, int C, int V, int maxT, int add), (dwte, dwpe, dout, tokens, B, T, C, V, maxT, add))
 EXPORT(layernorm_forward, (float *out, float *mean, float *rstd, const float *inp, const float *w, const float *b, int N, int C), (out, mean, rstd, inp, w, b, N, C))
-EXPORT(residual_layernorm_forward, (float *residual, float *normed, float *mean, float *rstd, const float *inp1, const float *inp2, const float *w, const float *b, int N, int C, int in_place), (residual, normed, mean, rstd, inp1, inp2, w, b, N, C, in_place))
-EXPORT(layernorm_backward, (float *dinp, float *dw, float *db, const float *dout, const float *inp, const float *w, const float *mean, const float *rstd, int N, int C, int add_inp, int add_param), (dinp, dw, db, dout, inp, w, mean, rstd, N, C, add_inp, add_param))
+EXPORT(layernorm_backward, (float *dinp, float *dw, float *db, float *dsum, const float *dout, const float *inp, const float *w, const float *mean, const float *rstd, int N, int C, int add_inp, int add_param), (dinp, dw, db, dsum, dout, inp, w, mean, rstd, N, C, add_inp, add_param))
 EXPORT(linear_forward, (float *out, const float *inp, const float *w, const float *b, int N, int C, int OC), (out, inp, w, b, N, C, OC))
+EXPORT(linear_residual_forward, (float *out, const float *residual, const float *inp, const float *w, const float *b, int N, int C, int OC, int in_place), (out, residual, inp, w, b, N, C, OC, in_place))
 EXPORT(linear_gelu_forward, (float *out, float *pre, const float *inp, const float *w, const float *b, int N, int C, int OC), (out, pre, inp, w, b, N, C, OC))
 EXPORT(linear_backward_input, (float *dinp, const float *dout, const float *w, int N, int C, int OC), (dinp, dout, w, N, C, OC))
-EXPORT(linear_gelu_backward_input, (float *dpre, const float *dout, const float *w, const float *pre, int N, int C, int OC), (dpre, dout, w, pre, N, C, OC))
+EXPORT(linear_gelu_backward_input, (float *dpre, float *dsum, const float *dout, const float *w, const float *pre, int N, int C, int OC, int add), (dpre, dsum, dout, w, pre, N, C, OC, add))
 EXPORT(linear_backward_weight, (float *dw, float *db, const float *dout, const float *inp, int N, int C, int OC, int add), (dw, db, dout, inp, N, C, OC, add))
 EXPORT(gelu_forward, (float *out, const float *inp, int64_t n), (out, inp, n))
-EXPORT(gelu_backward, (float *dinp, const float *dout, const float *inp, int64_t n, int in_place), (dinp, dout, inp, n, in_place))
+EXPORT(gelu_backward, (float *dinp, float *dsum, const float *dout, const float *inp, int N, int C, int in_place, int add), (dinp, dsum, dout, inp, N, C, in_place, add))
 EXPORT(attention_prepare, (char *note, int note_bytes, int choice, int deterministic, int B, int T, int C, int NH), (note, note_bytes, choice, deterministic, B, T, C, NH))
 EXPORT(attention_forward, (float *out, float *lse, const float *qkv, int choice, int deterministic, int B, int T, int C, int NH), (out, lse, qkv, choice, deterministic, B, T, C, NH))
 EXPORT(attention_backward, (float *dqkv, const float *dout, const float *qkv, const float *out, const float *lse, int choice, int deterministic, int B, int T, int C, int NH), (dqkv, dout, qkv, out, lse, choice, deterministic, B, T, C, NH))

@@ -107,28 +107,24 @@ class Ops:
         self.call("layernorm_forward", out, mean, rstd, inp, w, b, N, C)
         return out, mean, rstd
 
-    def residual_layernorm_forward(self, inp1, inp2, w, b, in_place=False):
-        N, C = inp1.shape
-        residual, normed, mean, rstd = nans(N, C), nans(N, C), nans(N), nans(N)
-        self.call(
-            "residual_layernorm_forward", residual, normed, mean, rstd, inp1, inp2, w, b, N, C, in_place
-        )
-        return residual, normed, mean, rstd
-
-    def layernorm_backward(self, dout, inp, w, mean, rstd, into_inp=None, into_param=(None, None)):
+    def layernorm_backward(self, dout, inp, w, mean, rstd, into_inp=None, into_param=(None, None, None), sums=True):
         N, C = inp.shape
-        (dinp, add_inp), (dw, add), (db, _) = (
-            start(into_inp, N, C),
-            start(into_param[0], C),
-            start(into_param[1], C),
-        )
-        self.call("layernorm_backward", dinp, dw, db, dout, inp, w, mean, rstd, N, C, add_inp, add)
-        return dinp, dw, db
+        dinp, add_inp = start(into_inp, N, C)
+        (dw, add), (db, _), (dsum, _) = (start(into, C) for into in into_param)
+        dsum = dsum if sums else None
+        self.call("layernorm_backward", dinp, dw, db, dsum, dout, inp, w, mean, rstd, N, C, add_inp, add)
+        return dinp, dw, db, dsum
 
     def linear_forward(self, inp, w, b=None):
         (N, C), OC = inp.shape, len(w)
         out = nans(N, OC)
         self.call("linear_forward", out, inp, w, b, N, C, OC)
+        return out
+
+    def linear_residual_forward(self, residual, inp, w, b=None, in_place=False):
+        (N, C), OC = inp.shape, len(w)
+        out = nans(N, OC)
+        self.call("linear_residual_forward", out, residual, inp, w, b, N, C, OC, in_place)
         return out
 
     def linear_gelu_forward(self, inp, w, b):
@@ -143,11 +139,12 @@ class Ops:
         self.call("linear_backward_input", dinp, dout, w, N, C, OC)
         return dinp
 
-    def linear_gelu_backward_input(self, dout, w, pre):
+    def linear_gelu_backward_input(self, dout, w, pre, sums=True, into=None):
         (N, OC), C = dout.shape, w.shape[1]
-        dpre = nans(N, C)
-        self.call("linear_gelu_backward_input", dpre, dout, w, pre, N, C, OC)
-        return dpre
+        dpre, (dsum, add) = nans(N, C), start(into, C)
+        dsum = dsum if sums else None
+        self.call("linear_gelu_backward_input", dpre, dsum, dout, w, pre, N, C, OC, add)
+        return dpre, dsum
 
     def linear_backward_weight(self, dout, inp, bias=True, into=(None, None)):
         (N, OC), C = dout.shape, inp.shape[1]
@@ -160,10 +157,11 @@ class Ops:
         self.call("gelu_forward", out, inp, inp.size)
         return out
 
-    def gelu_backward(self, dout, inp, in_place=False):
-        dinp = nans(*inp.shape)
-        self.call("gelu_backward", dinp, dout, inp, inp.size, in_place)
-        return dinp
+    def gelu_backward(self, dout, inp, in_place=False, sums=True, into=None):
+        (N, C), (dsum, add) = inp.shape, start(into, inp.shape[1])
+        dinp, dsum = nans(N, C), dsum if sums else None
+        self.call("gelu_backward", dinp, dsum, dout, inp, N, C, in_place, add)
+        return dinp, dsum
 
     def attention_prepare(self, B, T, C, NH, choice=0):
         """Why the choice fell back, "" if it didn't."""
