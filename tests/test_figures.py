@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from pyllmc.figures import draw_run, run_figure, running_mean
+from pyllmc.curves import running_mean
+from pyllmc.figures import draw_run
+from pyllmc.figures import run_figure as figure_of
+from pyllmc.history import History
+
+
+def run_figure(records, *more):
+    return figure_of(History.from_records(records, "run"), *more)
 
 
 def logged(losses, vals=()):
@@ -35,8 +42,8 @@ def test_gaps_are_gaps_and_marked():
     records[3]["skipped"] = "loss is an outlier"
     upper = run_figure(records).axes[0]
     lines = {line.get_label(): line for line in upper.get_lines()}
-    assert np.isnan(lines["training"].get_ydata()[1])
-    assert list(lines["skipped or not finite"].get_xdata()) == [1, 3]
+    assert np.isnan(lines["run: training"].get_ydata()[1])
+    assert list(lines["run: skipped or not finite"].get_xdata()) == [1, 3]
 
 
 def test_unigram_line_and_validation_are_in_the_legend():
