@@ -102,7 +102,7 @@ def nearest_flag(text, flags):
 def converter(kind):
     """`kind` for argparse, which shows the words of no other exception than its own."""
 
-    @functools.wraps(kind, assigned=("__name__",))  # as in "invalid int value"
+    @functools.wraps(kind, assigned=("__name__",), updated=())  # as in "invalid int value"
     def convert(text):
         try:
             return kind(text)

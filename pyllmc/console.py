@@ -132,6 +132,11 @@ def short(number):
     return f"{number:.0f}"
 
 
+def count(number, noun):
+    """1 line, 2 lines."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def table(rows):
     """(label, text) rows as aligned lines."""
     width = max(len(label) for label, _ in rows)

@@ -17,7 +17,7 @@ def running_mean(values, window=None):
     No value counts outside its windows: a spike of 1e30 leaves nothing behind, as it would in one long
     cumulative sum. O(n): a window is the end of one block of its length and the beginning of the next.
     """
-    half = max(1, values.size // 60) if window is None else window // 2
+    half = max(1, values.size // 60) if window is None else min(window // 2, values.size)
     finite = np.isfinite(values)
     sums = windowed(np.where(finite, values, 0.0), half)
     counts = windowed(finite.astype(float), half)

@@ -36,6 +36,7 @@ __all__ = [
 
 RUN_PICTURE = "run.png"
 NAMES = 24  # in one column of a legend
+LONG_NUMBERS = 1e5  # on the x axis, from which on thousands are written as k
 
 
 class Kind(NamedTuple):
@@ -79,6 +80,7 @@ def runs_figure(histories, names=PANELS, *, x="steps", smooth=AUTO, log_x=False,
     keep_empty. x, smooth, log_x, log_y: as the options of the same names. columns: panels beside each other, 1 or 2.
     """
     traces, x_label = traces_of(histories, x)
+    end = max((trace.axis.end / trace.scale for trace in traces), default=0.0)
     rows = rows_of(names if keep_empty else with_data(traces, names), columns)
     heights = [height_of(row, columns, len(traces)) for row in rows]
     outside = len(traces) > 1 and (len(traces) > NUMBERED or rows[0] != ["loss"])
@@ -95,7 +97,7 @@ def runs_figure(histories, names=PANELS, *, x="steps", smooth=AUTO, log_x=False,
                 style(axes)
                 if name != "hist":
                     shared = shared or axes
-                    progress_ticks(axes, x, x_label, log_x, hidden=columns == 1 and row is not rows[-1])
+                    progress_ticks(axes, x, x_label, end, log_x, hidden=columns == 1 and row is not rows[-1])
                 panel = Panel(axes, traces, smooth, log_y, log_x)
                 compose(panel, name, name == rows[0][0], unigram, outside)
     return figure
@@ -128,14 +130,15 @@ def run_signs(traces):
     return entries
 
 
-def progress_ticks(axes, kind, text, log_x, hidden):
-    """The x axis of updates, tokens or time, with plain numbers. log_x: None, or up to where it is linear."""
+def progress_ticks(axes, kind, text, end, log_x, hidden):
+    """The x axis of updates, tokens or time, with plain numbers. end: where the longest run does. log_x: None, or
+    up to where the axis is linear."""
     if kind == "steps":
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 2.5, 5, 10]))
     if log_x is not None:
         axes.set_xscale("symlog", linthresh=log_x)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    if kind == "tokens":
+    if end >= LONG_NUMBERS:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     if hidden:
         axes.tick_params(labelbottom=False)

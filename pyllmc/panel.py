@@ -6,9 +6,10 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, NullLocator
 
+from .console import count
 from .curves import lonely, outline, running_mean, thin, window_of
 from .figure_style import INK, PAPER, REFERENCE, SMALL, VALIDATION, WRONG, label, legend, run_style
-from .history import History, count
+from .history import History
 from .progress_axis import ProgressAxis, unit_of
 
 CLOUDS = 6  # runs, up to which the values behind a running mean are drawn too

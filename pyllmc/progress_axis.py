@@ -4,6 +4,7 @@ import numpy as np
 
 AXES = ("steps", "tokens", "time")
 UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+MOST = 1e15  # tokens or seconds of one step that can be believed
 LONG = 3  # of a unit at least, for it to be the axis's
 
 
@@ -22,7 +23,7 @@ class ProgressAxis:
         with np.errstate(over="ignore", invalid="ignore"):
             each = {"steps": np.ones(history.step.size), "time": history.ms / 1e3,
                     "tokens": np.round(history.tok_s * history.ms / 1e3)}[kind]  # fmt: skip
-        known = np.isfinite(each) & (each >= 0)
+        known = (each >= 0) & (each < MOST)
         self.step = float(np.median(each[known])) if known.any() else np.nan
         if history.step.size and not known.any():
             self.missing = {"time": "no step times", "tokens": "no token counts"}[kind]
