@@ -24,9 +24,10 @@ from .figure_style import (
     style,
 )
 from .history import read_history
-from .panel import NUMBERED, POINTS, Panel, missing_axis, missing_in, traces_of
+from .panel import NUMBERED, POINTS, Panel
 from .picture_file import own_settings, save
 from .plot_options import AUTO, PANELS
+from .trace import ends_of, missing_axis, missing_in, traces_of
 
 # With what all pictures of the package share.
 __all__ = [
@@ -80,13 +81,18 @@ def runs_figure(histories, names=PANELS, *, x="steps", smooth=AUTO, log_x=False,
     keep_empty. x, smooth, log_x, log_y: as the options of the same names. columns: panels beside each other, 1 or 2.
     """
     traces, x_label = traces_of(histories, x)
-    end = max((trace.axis.end / trace.scale for trace in traces), default=0.0)
+    ends = ends_of(traces)
     rows = rows_of(names if keep_empty else with_data(traces, names), columns)
-    heights = [height_of(row, columns, len(traces)) for row in rows]
-    outside = len(traces) > 1 and (len(traces) > NUMBERED or rows[0] != ["loss"])
+    many = len(traces) > NUMBERED
+    outside = many or (len(traces) > 1 and rows[0] != ["loss"])
+    naming = rows[0][-1]  # the panel whose legend names the runs: at the right edge, should that be outside
+    beside = {name for name, long in ((naming, outside), ("hist", many)) if long}
+    legend_columns = -(-len(traces) // NAMES)
+    heights = [height_of(row, columns, min(len(traces), NAMES) if beside & set(row) else 0) for row in rows]
     log_x = min((trace.step_width for trace in traces if trace.step_width > 0), default=1.0) if log_x else None
     with own_settings():
-        figure = new_figure((9 if columns == 1 else 11) + 2 * outside, sum(heights) + (0.4 if title else 0.1))
+        width = (9 if columns == 1 else 11) + (2 * legend_columns if beside else 0)
+        figure = new_figure(width, sum(heights) + (0.4 if title else 0.1))
         if title:
             figure.suptitle(label(title), x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
         grid, shared = figure.add_gridspec(len(rows), columns, height_ratios=heights), None
@@ -97,52 +103,53 @@ def runs_figure(histories, names=PANELS, *, x="steps", smooth=AUTO, log_x=False,
                 style(axes)
                 if name != "hist":
                     shared = shared or axes
-                    progress_ticks(axes, x, x_label, end, log_x, hidden=columns == 1 and row is not rows[-1])
-                panel = Panel(axes, traces, smooth, log_y, log_x)
-                compose(panel, name, name == rows[0][0], unigram, outside)
+                    progress_ticks(axes, x, x_label, ends, log_x, hidden=columns == 1 and row is not rows[-1])
+                panel = Panel(axes, traces, smooth, log_y, log_x, names=name == naming)
+                KINDS[name].draw(panel, **({"unigram": unigram} if name == "loss" else {}))
+                say(panel, name, legend_columns if name in beside else 0)
     return figure
 
 
-def compose(panel, name, first, unigram, outside):
-    """Draw one panel and what is said in it. first: it is the one with the legend of the runs."""
-    kind, several = KINDS[name], len(panel.traces) > 1
-    kind.draw(panel, **({"unigram": unigram} if name == "loss" else {}))
-    if first and several:
-        panel.entries[:0] = run_signs(panel.traces)
-    if first:
-        panel.entries += [(None, text) for text in missing_axis(panel.traces)]
-    if several:
-        panel.entries += [(None, text) for text in missing_in(panel.traces, kind.columns, kind.missing)]
-    where = {"loc": "upper right", "fontsize": 9 if name == "loss" else SMALL}
-    if several and (first and outside or name == "hist" and len(panel.traces) > NUMBERED):
-        where |= {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0,
-                  "ncol": -(-len(panel.traces) // NAMES)}  # fmt: skip
+def say(panel, name, beside):
+    """Draw what is said in a panel. beside: columns of its legend, which stands at its right; 0: inside."""
+    kind, traces = KINDS[name], panel.traces
+    missing = [] if panel.alone else missing_in(traces, kind.columns, kind.missing)
+    if panel.names and not panel.alone and name != "hist":  # which has its names already
+        panel.entries[:0] = run_signs(traces, validated=name == "loss")
+    if panel.names and not all(trace.axis.missing for trace in traces):
+        missing = [*missing_axis(traces), *missing]
+    panel.entries += [(sign, text) for i, (sign, text) in enumerate(missing) if text not in [t for _, t in missing[:i]]]
+    where = {"loc": "upper right" if panel.notes or name == "hist" else "best"}
+    if beside:
+        where = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0, "ncol": beside}
     elif name in ("time", "tok_s", "eval") and not panel.logarithmic:
-        where["loc"] = "lower right"
-    panel.finish(**where)
+        where = {"loc": "lower right"}
+    panel.finish(fontsize=9 if name == "loss" else SMALL, **where)
 
 
-def run_signs(traces):
-    """Legend entries: each run's line, and what a validation looks like."""
-    entries = [(Line2D([], [], color=trace.colour, ls=trace.dashes, lw=1.8), trace.name) for trace in traces]
-    if any(np.isfinite(trace.history.val_loss).any() for trace in traces):
+def run_signs(traces, validated):
+    """Legend entries: each run's line, and what a validation looks like if there are such."""
+    entries = [(trace.sign, trace.name) for trace in traces]
+    if validated and any(np.isfinite(trace.history.val_loss).any() for trace in traces):
         entries.append((Line2D([], [], color=REFERENCE, lw=1.0, **POINTS), "validation"))
     return entries
 
 
-def progress_ticks(axes, kind, text, end, log_x, hidden):
-    """The x axis of updates, tokens or time, with plain numbers. end: where the longest run does. log_x: None, or
-    up to where the axis is linear."""
+def progress_ticks(axes, kind, text, ends, log_x, hidden):
+    """The x axis of updates, tokens or time, with plain numbers. ends: as ends_of gives them. log_x: None, or up to
+    where the axis is linear."""
     if kind == "steps":
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 2.5, 5, 10]))
     if log_x is not None:
         axes.set_xscale("symlog", linthresh=log_x)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    if end >= LONG_NUMBERS:
+    if ends and ends[1] >= LONG_NUMBERS:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    if hidden:
+    if ends and ends[0] == ends[1]:  # a single place: with numbers around it that exist
+        axes.set_xlim(ends[0] - 0.5, ends[0] + 1.5)
+    if hidden or not ends:
         axes.tick_params(labelbottom=False)
-    else:
+    if not hidden:
         axes.set_xlabel(text, color=INK)
 
 
@@ -170,9 +177,7 @@ def rows_of(names, columns):
     return [["loss"]] * ("loss" in names) + [row for row in pairs if row]
 
 
-def height_of(row, columns, runs):
-    """Inches: the loss has more, and what stands beside a long legend as much as that."""
-    if columns == 1:
-        return 4.4 if row == ["loss"] else 1.9
-    lines = min(runs, NAMES) if runs > NUMBERED and ("hist" in row or row == ["loss"]) else 0
-    return max(3.6, 0.19 * (lines + 3)) if row == ["loss"] else max(2.4, 0.17 * (lines + 4))
+def height_of(row, columns, lines):
+    """Inches: the loss has more, and a panel beside a legend as much as its lines take."""
+    least = (4.4 if row == ["loss"] else 1.9) if columns == 1 else 3.6 if row == ["loss"] else 2.4
+    return max(least, 0.19 * (lines + 4) if lines else 0)

@@ -1,70 +1,30 @@
 """One panel of a picture, and the parts that all panels are made of."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, NullLocator
 
 from .console import count
 from .curves import lonely, outline, running_mean, thin, window_of
-from .figure_style import INK, PAPER, REFERENCE, SMALL, VALIDATION, WRONG, label, legend, run_style
-from .history import History
-from .progress_axis import ProgressAxis, unit_of
+from .figure_style import INK, PAPER, REFERENCE, SMALL, WRONG, legend
+from .trace import finite_of
 
 CLOUDS = 6  # runs, up to which the values behind a running mean are drawn too
 NUMBERED = 4  # runs, up to which a legend of them has room inside a panel
 DOTTED, DASHED = (0, (1, 2)), (0, (5, 3))
 POINTS = {"marker": "o", "ms": 4.5, "mec": "white", "mew": 0.8}
-MARKED, RESUMED = "skipped or not finite", "resumed: steps logged again"
-
-
-@dataclass(frozen=True)
-class Trace:
-    """A run and its looks. colour and dashes tell it from other runs, `validation` (a colour) its validation from
-    its training. scale: units of its ProgressAxis in one unit of the picture's axis."""
-
-    history: History
-    axis: ProgressAxis
-    scale: float
-    colour: str
-    dashes: object
-    validation: str
-
-    def x(self, steps):
-        return self.axis(steps) / self.scale
-
-    @property
-    def name(self):
-        return label(self.history.name)
-
-    @property
-    def step_width(self):
-        """Of the median step on the picture's axis."""
-        return self.axis.step / self.scale
-
-
-def traces_of(histories, axis="steps"):
-    """([Trace], what the x axis is called). axis: one of progress_axis.AXES."""
-    axes = [ProgressAxis(history, axis) for history in histories]
-    scale, text = unit_of(axis, max((each.end for each in axes), default=0.0))
-    traces = []
-    for index, (history, each) in enumerate(zip(histories, axes, strict=True)):
-        colour, dashes = run_style(index)
-        traces.append(Trace(history, each, scale, colour, dashes, VALIDATION if len(histories) == 1 else colour))
-    return traces, text
 
 
 class Panel:
     """Axes, the runs in them, and what is said there: legend entries (artist or None, text) and notes.
 
     smooth: "auto", or points to average over, 0 for none. log_y: wish for a logarithmic y axis. log_x: None, or
-    up to where a symmetrically logarithmic x axis is linear.
+    up to where a symmetrically logarithmic x axis is linear. names: whether its legend names the runs.
     """
 
-    def __init__(self, axes, traces, smooth="auto", log_y=False, log_x=None):
+    def __init__(self, axes, traces, smooth="auto", log_y=False, log_x=None, names=True):
         self.axes, self.traces, self.smooth, self.log_y, self.log_x = axes, traces, smooth, log_y, log_x
-        self.alone = len(traces) == 1
+        self.names, self.alone = names, len(traces) == 1
         self.entries, self.notes, self.legend_title = [], [], None
         self.logarithmic = False
 
@@ -138,31 +98,23 @@ class Panel:
         line = self.axes.axhline(middle, color=INK if self.alone else trace.colour, lw=1.0, ls=DOTTED,
                                  label=f"{trace.name}: median")  # fmt: skip
         if len(self.traces) <= NUMBERED:
-            sign = line if self.alone else Line2D([], [], color=trace.colour, ls=trace.dashes)
-            self.entries.append((sign, f"median {shown(middle)} {unit}"))
+            self.entries.append((line if self.alone else trace.sign, f"median {shown(middle)} {unit}"))
 
-    def mark_gaps(self, columns, skipped=False):
-        """Crosses on the lower edge at steps without a finite value and, if `skipped`, at skipped updates."""
+    def mark_gaps(self, columns):
+        """Crosses at the training steps that have no finite value, unless none has: such a log lacks the quantity."""
         for trace, values in zip(self.traces, columns, strict=True):
             odd = ~np.isfinite(values)
-            if skipped:
-                odd = odd | trace.history.skipped
-            elif odd.all():  # a log without this quantity is no gap
-                continue
-            self._mark(trace, trace.history.step[odd], "x", MARKED if skipped else "not finite")
+            if not odd.all():
+                self.mark(trace, trace.history.step[odd], "x", "not finite")
 
-    def mark_resumed(self):
-        """Triangles on the lower edge where a run went back to an earlier step."""
-        for trace in self.traces:
-            self._mark(trace, trace.history.resumed_at, "^", RESUMED)
-
-    def _mark(self, trace, steps, marker, meaning):
+    def mark(self, trace, steps, marker, meaning):
+        """Signs near the lower edge."""
         x = trace.x(steps)
         x = thin(x[np.isfinite(x)])
         if not x.size:
             return
         looks = {"marker": marker, "ls": "none", "ms": 7, "mew": 1.8 if marker == "x" else 0}
-        self.axes.plot(x, np.zeros(x.size), color=WRONG if self.alone else trace.colour, clip_on=False, zorder=4,
+        self.axes.plot(x, np.full(x.size, 0.025), color=WRONG if self.alone else trace.colour, clip_on=False, zorder=4,
                        transform=self.axes.get_xaxis_transform(), label=f"{trace.name}: {meaning}", **looks)  # fmt: skip
         if meaning not in [text for _, text in self.entries]:
             self.entries.append((Line2D([], [], color=WRONG if self.alone else REFERENCE, **looks), meaning))
@@ -186,31 +138,6 @@ class Panel:
         if self.notes:
             self.axes.annotate("\n".join(self.notes), (0, 1), xycoords="axes fraction", xytext=(4, -3), va="top",
                                textcoords="offset points", color=INK, fontsize=SMALL, bbox=PAPER)  # fmt: skip
-
-
-def missing_in(traces, columns, what):
-    """What to say of runs that have nothing finite in any of the columns; `what` as in "no step times"."""
-    return _lacking(
-        [t for t in traces if not any(np.isfinite(getattr(t.history, column)).any() for column in columns)], what
-    )
-
-
-def missing_axis(traces):
-    """The same of runs whose steps have no place on the x axis."""
-    what = next((trace.axis.missing for trace in traces if trace.axis.missing), "")
-    return _lacking([trace for trace in traces if trace.axis.missing], what)
-
-
-def _lacking(traces, what):
-    """A sentence for each, one for all of them if they are many."""
-    if len(traces) > 2:
-        return [f"{len(traces)} runs: {what}"]
-    return [f"{trace.name}: {what} in {label(trace.history.source)}" for trace in traces]
-
-
-def finite_of(columns):
-    """All finite values of several arrays in one."""
-    return np.concatenate([values[np.isfinite(values)] for values in columns] or [np.zeros(0)])
 
 
 def plain_ticks(axis, ratio):

@@ -7,7 +7,8 @@ from matplotlib.ticker import EngFormatter, FuncFormatter
 from .console import short
 from .curves import spread
 from .figure_style import INK, PAPER, REFERENCE, TIME, TRAIN
-from .panel import CLOUDS, DASHED, DOTTED, NUMBERED, finite_of, plain_ticks
+from .panel import CLOUDS, DASHED, DOTTED, NUMBERED, plain_ticks
+from .trace import finite_of, missing_axis
 
 GUESSING = 0.25  # accuracy of choosing among HellaSwag's four endings without reading them
 FAR = 8.0  # times the 98th percentile: beyond, a loss or norm is cut off and counted, lest it flatten the rest
@@ -32,14 +33,28 @@ def draw_loss(panel, unigram=None):
     if unigram is not None:
         line = axes.axhline(unigram, color=REFERENCE, lw=1.2, ls=DASHED, label="unigram entropy")
         panel.entries.append((line, "unigram entropy of the text"))
-    panel.mark_gaps(panel.values("loss"), skipped=True)
-    panel.mark_resumed()
+    for trace in panel.traces:
+        run = trace.history
+        odd = run.step[~np.isfinite(run.loss) | run.skipped], run.val_step[~np.isfinite(run.val_loss)]
+        panel.mark(trace, np.concatenate(odd), "x", "skipped or not finite")
+        panel.mark(trace, run.resumed_at, "^", "resumed: steps logged again")
     axes.set_ylabel("loss (nats per token)", color=INK)
     if not panel.logarithmic:
         panel.cut_above(losses, far_top(losses))
-    if not finite_of(losses).size:
-        said = "no finite loss was logged" if any(values.size for values in losses) else "no steps were logged"
+    said = why_empty(panel)
+    if said:
         axes.text(0.5, 0.5, said, transform=axes.transAxes, ha="center", color=REFERENCE)
+        axes.tick_params(labelleft=False)
+
+
+def why_empty(panel):
+    """What to say in a loss panel without any curve; "" if there is one."""
+    losses = panel.values("loss") + panel.values("val_loss")
+    if not any(values.size for values in losses):
+        return "no steps were logged"
+    if all(trace.axis.missing for trace in panel.traces):
+        return "\n".join(text for _, text in missing_axis(panel.traces))
+    return "" if finite_of(losses).size else "no finite loss was logged"
 
 
 def draw_accuracy(panel):
@@ -113,7 +128,9 @@ def draw_histogram(panel):
             axes.stairs(share, edges, color=colour, alpha=0.2, fill=True, lw=0)
         low, median, high = spread(ms)
         axes.axvline(median, color=INK if panel.alone else colour, lw=1.0, ls=DOTTED, label=f"{trace.name}: median")
-        panel.entries.append((Line2D([], [], color=colour, ls=trace.dashes), f"{median:.4g} [{low:.4g}, {high:.4g}]"))
+        sign = Line2D([], [], color=colour, ls=trace.dashes)
+        named = f"{trace.name}: " if panel.names and not panel.alone else ""
+        panel.entries.append((sign, f"{named}{median:.4g} [{low:.4g}, {high:.4g}]"))
     panel.legend_title = "median [5%, 95%] in ms"
     beyond = np.concatenate([ms[ms > edges[-1]] for _, ms in timed])
     if beyond.size:

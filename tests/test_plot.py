@@ -130,6 +130,13 @@ def test_bad_input_is_one_sentence_and_status_2(here, capsys, words, part):
     assert sorted(here.rglob("*")) == before
 
 
+def test_a_picture_that_can_not_be_is_refused_before_long_logs_are_read(here, capsys, monkeypatch):
+    monkeypatch.setattr(plot, "histories_of", lambda *_: pytest.fail("read"))
+    assert call(capsys, "a", "-o", "none/x.png")[0] == 2
+    with pytest.raises(InvalidArgument):
+        plot.draw("a", "x.gif")
+
+
 def test_a_folder_that_is_read_only(here, capsys, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     status, _, err = call(capsys, "a")
@@ -180,7 +187,7 @@ def test_without_matplotlib_there_is_one_sentence(here, capsys, monkeypatch):
     assert not (here / "a" / "plot.png").exists()
 
 
-DRAWING = ["pyllmc.figures", "pyllmc.panels", "pyllmc.panel", "pyllmc.figure_style"]
+DRAWING = ["pyllmc.figures", "pyllmc.panels", "pyllmc.panel", "pyllmc.trace", "pyllmc.figure_style"]
 
 
 def test_from_python(here):
