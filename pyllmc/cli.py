@@ -1,18 +1,20 @@
 """Command lines made from tables: one row holds an option's names, kind, defaults and help."""
 
 import argparse
+import functools
 from dataclasses import dataclass
 
-from .errors import nearest
+from .errors import InvalidArgument, nearest
 
 
 @dataclass(frozen=True)
 class Option:
-    """One row. name: attribute of the parsed result. flags: short first. default: what holds when it isn't
-    given; None says that something further in (the engine, the model) decides, and `decided_by` says what.
+    """One row. name: attribute of the parsed result. flags: short first; none: words without a flag, one at least,
+    which come as a list. default: what holds when it isn't given; None says that something further in (the
+    engine, the model) decides, and `decided_by` says what.
     small, gpu: the defaults of the small run instead, on a CPU and on a GPU; `gpu_by` says how the one on a
-    GPU is found, the value then being None. kind: converts the text; bool options take 0 or 1; a
-    `switch` takes nothing."""
+    GPU is found, the value then being None. kind: converts the text, or raises InvalidArgument with what was
+    expected; bool options take 0 or 1; a `switch` takes nothing."""
 
     name: str
     flags: str
@@ -57,10 +59,12 @@ class Parser(argparse.ArgumentParser):
             for row in rows:
                 # SUPPRESS leaves out what wasn't given, so that defaults can depend on what was
                 common = {"dest": row.name, "default": argparse.SUPPRESS, "help": row.help_text()}
-                if row.switch:
+                if not row.flags:
+                    group.add_argument(nargs="+", metavar=row.metavar, type=converter(row.kind), **common)
+                elif row.switch:
                     group.add_argument(*row.flags.split(), action="store_true", **common)
                 else:
-                    kind = zero_or_one if row.kind is bool else row.kind
+                    kind = zero_or_one if row.kind is bool else converter(row.kind)
                     metavar = row.metavar or {int: "N", float: "X", bool: "0|1"}.get(row.kind, "TEXT")
                     group.add_argument(*row.flags.split(), type=kind, metavar=metavar, **common)
 
@@ -73,6 +77,10 @@ class Parser(argparse.ArgumentParser):
         those of the "small" run, of "gpu", the small run there, or "". The namespace has that as `kind`, and
         the names that were given as `given`."""
         given, unknown = self.parse_known_args(argv)
+        for row in self._rows:
+            if not row.flags:  # argparse takes such words from one place only: RUN -o FILE RUN
+                getattr(given, row.name).extend(row.kind(word) for word in unknown if not word.startswith("-"))
+                unknown = [word for word in unknown if word.startswith("-")]
         if unknown:
             flags = [flag for row in self._rows for flag in row.flags.split()]
             self.error(f"unknown argument {unknown[0]!r}{nearest_flag(unknown[0], flags)}")
@@ -89,6 +97,19 @@ def nearest_flag(text, flags):
         return ": a pattern needs quotes, or the shell makes several words of it"
     named = nearest(text, flags)
     return f": {named.split(' (known:')[0]}" if "did you mean" in named else ""
+
+
+def converter(kind):
+    """`kind` for argparse, which shows the words of no other exception than its own."""
+
+    @functools.wraps(kind, assigned=("__name__",), updated=())  # as in "invalid int value"
+    def convert(text):
+        try:
+            return kind(text)
+        except InvalidArgument as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert
 
 
 def zero_or_one(text):

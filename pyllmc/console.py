@@ -35,13 +35,11 @@ class Console(Callbacks):
             self._bar = None
 
     def line(self, text=""):
-        """Print a line without disturbing the bar; what the encoding of stdout lacks becomes question marks."""
-        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-        text = text.encode(encoding, "replace").decode(encoding)
+        """Print a line without disturbing the bar."""
         if self._bar is None:
-            print(text, flush=True)
+            say(text)
         else:
-            self._bar.write(text, file=sys.stdout)
+            self._bar.write(encodable(text), file=sys.stdout)
 
     def on_step(self, report):
         self._gpu = report.gpu or self._gpu  # not read at every step; the last reading stays in sight
@@ -74,7 +72,23 @@ class Console(Callbacks):
             return " ".join(map(str, ids))
         text = self._tokenizer.decode(ids)
         # a young model draws control characters too, which a terminal would obey
-        return "".join(c if c.isprintable() or c == "\n" else "\N{MIDDLE DOT}" for c in text)
+        return "\n".join(map(one_line, text.split("\n")))
+
+
+def say(text):
+    """Print on stdout, at once."""
+    print(encodable(text), flush=True)
+
+
+def encodable(text):
+    """`text` with question marks for what the encoding of stdout lacks."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
+
+
+def one_line(text):
+    """`text` without control characters and halves of letters, which neither a terminal nor a font can show."""
+    return "".join(c if c.isprintable() else "\N{MIDDLE DOT}" for c in str(text))
 
 
 def has_size(stream):
@@ -116,6 +130,11 @@ def short(number):
         if abs(number) >= limit:
             return f"{number / limit:.1f}{unit}"
     return f"{number:.0f}"
+
+
+def count(number, noun):
+    """1 line, 2 lines."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def table(rows):

@@ -1,133 +1,183 @@
-"""Pictures of a run. Drawn without pyplot: no display is needed, the user's back end stays as it is."""
+"""Pictures of runs, made of panels: a big one for one run or several, and the small one that a run ends with."""
 
-import math
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
-from .rundir import read_json_log
-from .trainer import JSON_LOG
+from . import panels
+from .figure_style import (
+    GRID,
+    INK,
+    PAPER,
+    REFERENCE,
+    SMALL,
+    TIME,
+    TRAIN,
+    VALIDATION,
+    WRONG,
+    label,
+    legend,
+    new_figure,
+    style,
+)
+from .history import read_history
+from .panel import NUMBERED, POINTS, Panel
+from .picture_file import own_settings, save
+from .plot_options import AUTO, PANELS
+from .trace import ends_of, missing_axis, missing_in, traces_of
 
-# Okabe and Ito's colours, which differ for every kind of colour vision.
-TRAIN, VALIDATION, TIME, REFERENCE, WRONG = "#0072B2", "#D55E00", "#009E73", "#6E6E6E", "#CC79A7"
-INK, GRID = "#222222", "#E4E4E4"
-PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}  # behind words on lines
-SMOOTH_FROM = 60  # points, from which on a running mean helps the eye
+# With what all pictures of the package share.
+__all__ = [
+    "GRID", "INK", "PAPER", "REFERENCE", "SMALL", "TIME", "TRAIN", "VALIDATION", "WRONG",
+    "draw_run", "label", "legend", "new_figure", "own_settings", "run_figure", "runs_figure", "save", "style",
+]  # fmt: skip
+
+RUN_PICTURE = "run.png"
+NAMES = 24  # in one column of a legend
+LONG_NUMBERS = 1e5  # on the x axis, from which on thousands are written as k
+
+
+class Kind(NamedTuple):
+    """A panel: what draws it, the columns of History of which it needs one, and what their absence is called."""
+
+    draw: object
+    columns: tuple
+    missing: str
+
+
+KINDS = {
+    "loss": Kind(panels.draw_loss, ("loss", "val_loss"), "no losses"),
+    "eval": Kind(panels.draw_accuracy, ("accuracy",), "no evaluations"),
+    "norm": Kind(panels.draw_norm, ("norm",), "no gradient norms"),
+    "lr": Kind(panels.draw_rate, ("lr",), "no learning rates"),
+    "time": Kind(panels.draw_times, ("ms",), "no step times"),
+    "tok_s": Kind(panels.draw_speed, ("tok_s",), "no tokens per second"),
+    "hist": Kind(panels.draw_histogram, ("ms",), "no step times"),
+}
 
 
 def draw_run(folder, unigram=None):
-    """Draw folder/log.jsonl (what is missing is drawn as missing) and return the path of the PNG."""
-    records = read_json_log(Path(folder) / JSON_LOG)
-    path = Path(folder) / "run.png"
-    figure = run_figure(records, unigram, Path(folder).resolve().name)
-    FigureCanvasAgg(figure).print_png(path)
-    return path
+    """Draw the log in `folder` (what is missing is drawn as missing) and return the path of the PNG.
+
+    unigram: entropy of the text in nats, drawn as a line to compare with.
+    """
+    folder = Path(folder)
+    return save(run_figure(read_history(folder), unigram, folder.resolve().name), folder / RUN_PICTURE)
 
 
-def run_figure(records, unigram=None, title=""):
-    """Loss over steps above, milliseconds per step below; a Figure. records: as read_json_log gives them."""
-    train = [record for record in records if record.get("kind") == "train"]
-    val = [record for record in records if record.get("kind") == "val"]
-    steps, loss, ms = (column(train, name) for name in ("step", "loss", "ms"))
-    figure = Figure(figsize=(9, 6.4), dpi=130, layout="constrained", facecolor="white")
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[2.4, 1])
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
-    draw_loss(upper, steps, loss, column(val, "step"), column(val, "val_loss"), unigram)
-    mark_gaps(upper, steps, loss, [record.get("skipped") for record in train])
-    draw_times(lower, steps, ms)
-    for axes in (upper, lower):
-        style(axes)
-    lower.set_xlabel("update", color=INK)
+def run_figure(history, unigram=None, title=""):
+    """Loss over steps above, milliseconds per step below; a Figure of a History."""
+    return runs_figure([history], ("loss", "time"), unigram=unigram, title=title, columns=1, keep_empty=True)
+
+
+def runs_figure(histories, names=PANELS, *, x="steps", smooth=AUTO, log_x=False, log_y=False, unigram=None,
+                title="", columns=2, keep_empty=False):  # fmt: skip
+    """A Figure of one History or several over each other.
+
+    names: of the panels, some of PANELS. Those without data in any run are left out, save the loss and with
+    keep_empty. x, smooth, log_x, log_y: as the options of the same names. columns: panels beside each other, 1 or 2.
+    """
+    traces, x_label = traces_of(histories, x)
+    ends = ends_of(traces)
+    rows = rows_of(names if keep_empty else with_data(traces, names), columns)
+    many = len(traces) > NUMBERED
+    outside = many or (len(traces) > 1 and rows[0] != ["loss"])
+    naming = rows[0][-1]  # the panel whose legend names the runs: at the right edge, should that be outside
+    beside = {name for name, long in ((naming, outside), ("hist", many)) if long}
+    legend_columns = -(-len(traces) // NAMES)
+    heights = [height_of(row, columns, min(len(traces), NAMES) if beside & set(row) else 0) for row in rows]
+    log_x = min((trace.step_width for trace in traces if trace.step_width > 0), default=1.0) if log_x else None
+    with own_settings():
+        width = (9 if columns == 1 else 11) + (2 * legend_columns if beside else 0)
+        figure = new_figure(width, sum(heights) + (0.4 if title else 0.1))
+        if title:
+            figure.suptitle(label(title), x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
+        grid, shared = figure.add_gridspec(len(rows), columns, height_ratios=heights), None
+        for number, row in enumerate(rows):
+            for column, name in enumerate(row):
+                place = grid[number, :] if len(row) == 1 else grid[number, column]
+                axes = figure.add_subplot(place, sharex=None if name == "hist" else shared, label=name)
+                style(axes)
+                if name != "hist":
+                    shared = shared or axes
+                    progress_ticks(axes, x, x_label, ends, log_x, hidden=columns == 1 and row is not rows[-1])
+                panel = Panel(axes, traces, smooth, log_y, log_x, names=name == naming)
+                KINDS[name].draw(panel, **({"unigram": unigram} if name == "loss" else {}))
+                say(panel, name, legend_columns if name in beside else 0)
     return figure
 
 
-def draw_loss(axes, steps, loss, val_steps, val_loss, unigram):
-    """Training loss with its running mean, validation points, and what ignoring all context would reach."""
-    single = {"marker": "o", "markersize": 4} if np.isfinite(loss).sum() < 3 else {}
-    if loss.size >= SMOOTH_FROM:
-        axes.plot(steps, loss, color=TRAIN, lw=0.8, alpha=0.35)
-        axes.plot(steps, running_mean(loss), color=TRAIN, lw=1.8, label="training (mean of neighbours)")
-    elif loss.size:
-        axes.plot(steps, loss, color=TRAIN, lw=1.8, label="training", **single)
-    if val_loss.size:
-        axes.plot(val_steps, val_loss, color=VALIDATION, lw=1.4, marker="o", ms=4.5, mec="white", mew=0.8,
-                  label="validation")  # fmt: skip
-        label_last(axes, val_steps, val_loss)
-    if unigram is not None:
-        axes.axhline(unigram, color=REFERENCE, lw=1.2, ls=(0, (5, 3)), label="unigram entropy of the text")
-    axes.set_ylabel("loss (nats per token)", color=INK)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, loc="upper right", labelcolor=INK)
-    else:
-        axes.text(0.5, 0.5, "no steps were logged", transform=axes.transAxes, ha="center", color=REFERENCE)
+def say(panel, name, beside):
+    """Draw what is said in a panel. beside: columns of its legend, which stands at its right; 0: inside."""
+    kind, traces = KINDS[name], panel.traces
+    missing = [] if panel.alone else missing_in(traces, kind.columns, kind.missing)
+    if panel.names and not panel.alone and name != "hist":  # which has its names already
+        panel.entries[:0] = run_signs(traces, validated=name == "loss")
+    if panel.names and not all(trace.axis.missing for trace in traces):
+        missing = [*missing_axis(traces), *missing]
+    panel.entries += [(sign, text) for i, (sign, text) in enumerate(missing) if text not in [t for _, t in missing[:i]]]
+    where = {"loc": "upper right" if panel.notes or name == "hist" else "best"}
+    if beside:
+        where = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0, "ncol": beside}
+    elif name in ("time", "tok_s", "eval") and not panel.logarithmic:
+        where = {"loc": "lower right"}
+    panel.finish(fontsize=9 if name == "loss" else SMALL, **where)
 
 
-def label_last(axes, steps, values):
-    """Write the last finite value beside its point."""
-    finite = np.flatnonzero(np.isfinite(values))
-    if finite.size:
-        at = finite[-1]
-        axes.annotate(f"{values[at]:.2f}", (steps[at], values[at]), xytext=(4, 10), ha="right",
-                      textcoords="offset points", color=VALIDATION, fontweight="bold", bbox=PAPER)  # fmt: skip
+def run_signs(traces, validated):
+    """Legend entries: each run's line, and what a validation looks like if there are such."""
+    entries = [(trace.sign, trace.name) for trace in traces]
+    if validated and any(np.isfinite(trace.history.val_loss).any() for trace in traces):
+        entries.append((Line2D([], [], color=REFERENCE, lw=1.0, **POINTS), "validation"))
+    return entries
 
 
-def mark_gaps(axes, steps, loss, skipped):
-    """Ticks on the lower edge at updates that were skipped or whose loss was not finite."""
-    odd = ~np.isfinite(loss) | np.array([reason is not None for reason in skipped], bool)
-    if odd.any():
-        axes.plot(steps[odd], np.zeros(odd.sum()), "x", color=WRONG, ms=7, mew=1.8, clip_on=False,
-                  transform=axes.get_xaxis_transform(), label="skipped or not finite")  # fmt: skip
-        axes.legend(frameon=False, loc="upper right", labelcolor=INK)
+def progress_ticks(axes, kind, text, ends, log_x, hidden):
+    """The x axis of updates, tokens or time, with plain numbers. ends: as ends_of gives them. log_x: None, or up to
+    where the axis is linear."""
+    if kind == "steps":
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 2.5, 5, 10]))
+    if log_x is not None:
+        axes.set_xscale("symlog", linthresh=log_x)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    if ends and ends[1] >= LONG_NUMBERS:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if ends and ends[0] == ends[1]:  # a single place: with numbers around it that exist
+        axes.set_xlim(ends[0] - 0.5, ends[0] + 1.5)
+    if hidden or not ends:
+        axes.tick_params(labelbottom=False)
+    if not hidden:
+        axes.set_xlabel(text, color=INK)
 
 
-def draw_times(axes, steps, ms):
-    """Time of each step and its median, the axis cut above where a few slow steps would flatten the rest."""
-    finite = ms[np.isfinite(ms)]
-    axes.set_ylabel("ms per step", color=INK)
-    if not finite.size:
-        return
-    median = float(np.median(finite))
-    single = {"marker": "o", "markersize": 4} if finite.size < 3 else {}
-    axes.plot(steps, ms, color=TIME, lw=1.0, **single)
-    axes.axhline(median, color=INK, lw=1.0, ls=(0, (1, 2)))
-    axes.annotate(f"median {median:.4g} ms", (1, median), xycoords=("axes fraction", "data"), xytext=(-4, 4),
-                  textcoords="offset points", ha="right", color=INK, bbox=PAPER)  # fmt: skip
-    top = 1.15 * max(float(np.percentile(finite, 98)), 1.5 * median)
-    beyond = int((finite > top).sum())
-    axes.set_ylim(0, top if top > 0 else 1)
-    if beyond:
-        axes.annotate(f"{beyond} above, up to {finite.max():.4g} ms", (0, 1), xycoords="axes fraction",
-                      xytext=(4, -12), textcoords="offset points", color=TIME, bbox=PAPER)  # fmt: skip
+def with_data(traces, names):
+    """The panels to draw: those that some run has data for, and the loss; the loss alone if there are none."""
+
+    def any_has(name):
+        placed = [trace.history for trace in traces if name == "hist" or not trace.axis.missing]
+        return any(np.isfinite(getattr(history, column)).any() for history in placed for column in KINDS[name].columns)
+
+    return [name for name in names if name == "loss" or any_has(name)] or ["loss"]
 
 
-def style(axes):
-    axes.grid(True, color=GRID, lw=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=INK, length=0)
-    axes.margins(x=0.02)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color("#BBBBBB")
+def rows_of(names, columns):
+    """Names by rows: the loss over the whole width, the others in pairs; of an odd number one is wide too."""
+    if columns == 1:
+        return [[name] for name in names]
+    others = [name for name in names if name != "loss"]
+    lone = len(others)
+    if lone % 2:
+        lone = others.index("time") if "time" in others else 1
+        lone = len(others) - 1 if lone % 2 else lone
+    pairs = [others[i : i + 2] for i in range(0, lone, 2)] + [others[lone : lone + 1]]
+    pairs += [others[i : i + 2] for i in range(lone + 1, len(others), 2)]
+    return [["loss"]] * ("loss" in names) + [row for row in pairs if row]
 
 
-def column(records, name):
-    """One field of the records as float64, NaN where it is missing or was not finite."""
-    values = (record.get(name) for record in records)
-    return np.array([math.nan if value is None else value for value in values], np.float64)
-
-
-def running_mean(values):
-    """Mean of the finite values in a window of a thirtieth of all; NaN where the middle is not finite."""
-    half = max(1, values.size // 60)
-    finite = np.isfinite(values)
-    sums = np.concatenate([[0], np.cumsum(np.where(finite, values, 0))])
-    counts = np.concatenate([[0], np.cumsum(finite)])
-    index = np.arange(values.size)
-    low, high = np.maximum(index - half, 0), np.minimum(index + half + 1, values.size)
-    number = counts[high] - counts[low]
-    mean = (sums[high] - sums[low]) / np.maximum(number, 1)
-    return np.where(finite & (number > 0), mean, np.nan)
+def height_of(row, columns, lines):
+    """Inches: the loss has more, and a panel beside a legend as much as its lines take."""
+    least = (4.4 if row == ["loss"] else 1.9) if columns == 1 else 3.6 if row == ["loss"] else 2.4
+    return max(least, 0.19 * (lines + 4) if lines else 0)

@@ -12,7 +12,7 @@ from .checkpoint import peek_checkpoint
 from .errors import FormatError
 from .optimizer_state import peek_state
 
-MAIN_LOG = "main.log"
+MAIN_LOG, JSON_LOG = "main.log", "log.jsonl"
 MARKER = re.compile(r"DONE_(\d{8,})")
 
 
@@ -91,8 +91,8 @@ def _what_is_missing(folder, step, world):
 
 
 # One line of main.log: what is measured, and the named numbers after it.
-NUMBER = r"([-+]?(?:[\d.]+(?:e[-+]?\d+)?|nan|inf))"
-LINE = re.compile(rf"s:(\d+) (?:(tel|eval):{NUMBER}|trl:{NUMBER} lr:{NUMBER} norm:{NUMBER})")
+NUMBER = r"([-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf))"
+LINE = re.compile(rf"s:(\d{{1,15}}) (?:(tel|eval):{NUMBER}|trl:{NUMBER} lr:{NUMBER} norm:{NUMBER})", re.ASCII)
 
 
 class MainLog:
@@ -187,9 +187,9 @@ def _step_of_line(line):
 def _step_of_json(line):
     try:
         step = json.loads(line)["step"]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return None
-    return step if isinstance(step, int) else None
+    return step if type(step) is int else None
 
 
 def _plain(value):

@@ -13,11 +13,10 @@ from . import flops, options, peaks, run_state
 from .errors import InvalidArgument, LlmcError
 from .feed import Feed
 from .monitor import GpuMonitor, GpuReading
-from .rundir import MAIN_LOG, JsonLog, MainLog
+from .rundir import JSON_LOG, MAIN_LOG, JsonLog, MainLog
 from .schedule import Schedule
 from .settings import Settings
 
-JSON_LOG = "log.jsonl"
 log = logging.getLogger("pyllmc")
 
 
