@@ -56,11 +56,13 @@ def main(argv=None):
 def redraw(args):
     """The picture of a JSON file, again."""
     found = record.read(args.draw)
-    from . import picture
-
+    try:
+        from . import picture
+    except ImportError as error:
+        raise Unavailable(f"--draw needs matplotlib: {error}") from None
     try:
         print(f"picture: {picture.draw(args.draw, found)}")
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgument(f"{args.draw}: not a whole result of pyllmc.ab ({type(error).__name__}: {error})") from None
     return 0
 
@@ -72,11 +74,11 @@ def compare(args, command):
     if base.binary:
         raise InvalidArgument("--a is a side of this engine, whose settings the reference takes over: give the binary to --b")
     others = [variants.parse_variant(text) for text in args.b or []]
-    points = [{}]
-    if args.sweep:
-        name, values = variants.parse_sweep(args.sweep)
-        points = [{name: value} for value in values]
-        check_sweep(name, [base, *others])
+    swept, points = None, [{}]
+    if args.sweep is not None:
+        swept, values = variants.parse_sweep(args.sweep)
+        points = [{swept: value} for value in values]
+        check_sweep(swept, [base, *others])
     library, ordinal, _ = _native.choose(args.device, base.library)
     name, config, source = choose_model(args, library.backend)
     where = {"device": args.device, **shape(args, config, library.backend)}
@@ -88,8 +90,8 @@ def compare(args, command):
     if len(others) > len(LETTERS):
         raise InvalidArgument(f"{len(others)} sides to compare with A, at most {len(LETTERS)} can be")
     with contextlib.ExitStack() as stack:
-        sizes = [{**where, **point, **side.options} for point in points for side in (base, *others)]
-        most = max(size["batch"] * size["seq_len"] for size in sizes)
+        sizes = [resolved({**where, **point, **side.options}) for point in points for side in (base, *others)]
+        most = max(1, *(size.batch * size.seq_len for size in sizes))
         engine = resolved({**where, **base.options, **({"library": base.library} if base.library else {})})
         dtype = options.word_of("precision", engine.precision)
         shown = max(LENGTH, args.steps + max(1, args.settle)) if any(side.binary for side in others) else LENGTH
@@ -122,7 +124,8 @@ def compare(args, command):
                     side.close()
         described = {
             "model": name, "parameters": config.num_params, "batch": where["batch"], "seq_len": where["seq_len"],
-            "data": args.train or "random tokens, the same for all sides", "learning_rate": args.lr, "sweep": args.sweep,
+            "data": args.train or "random tokens, the same for all sides", "learning_rate": args.lr,
+            "sweep": None if points == [{}] else f"{swept}={','.join(str(point[swept]) for point in points)}",
             **{key: getattr(args, key) for key in ("rounds", "steps", "settle", "warmup", "seed", "fresh")},
         }  # fmt: skip
     result = record.build(comparisons, described, found, notes, stopped)
@@ -158,8 +161,11 @@ def check_output(path):
     """Raise InvalidArgument when the result could not be written at the end."""
     if path.is_dir() or path.suffix == ".png":
         raise InvalidArgument(f"--output {path}: expected a file's name, such as result.json")
-    if path.parent.exists() and not os.access(path.parent, os.W_OK):
-        raise InvalidArgument(f"--output {path}: {path.parent} is not writable")
+    folder = path.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InvalidArgument(f"--output {path}: nothing can be written to {folder}")
 
 
 def choose_model(args, backend):

@@ -124,7 +124,7 @@ class EngineSide:
         hyper = {**_native.as_dict(library.ffi, defaults[0]), **self._hyper}
         del hyper["step"]
         facts = {"backend": library.backend, "parameters": self._workload.config.num_params, **facts, **hyper}
-        return {**facts, LAG: self._lag_of(library.backend, settled.results), LIBRARY: library.path.name}
+        return {**facts, LAG: self._lag_of(library.backend, settled.results), LIBRARY: str(library.path)}
 
 
 def resolved(arguments):

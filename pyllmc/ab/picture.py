@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from ..atomic import atomic_write
 from ..figures import GRID, INK, PAPER, REFERENCE, TIME, TRAIN, VALIDATION, WRONG, style
-from .report import point_name
+from .report import point_name, shape_of
 
 # A first; the others are Okabe and Ito's too, and come again after the sixth.
 COLOURS = {"A": TRAIN}
@@ -48,7 +49,7 @@ def figure_of(record):
 
 def title(record):
     work, found = record["workload"], record["conditions"]
-    text = f"{work['model']}, B={work['batch']}, T={work['seq_len']} on {found['device']}"
+    text = f"{work['model']}, {shape_of(work)} on {found['device']}"
     if any(c["losses"] and c["losses"]["beyond"] for c in record["comparisons"]):
         text += "   LOSSES DIFFER"
     return text if record["complete"] else text + f"   INCOMPLETE: {record['stopped']}"
@@ -104,7 +105,7 @@ def limits(compared):
     low, high = min(values), max(values)
     room = max(0.12 * (high - low), 0.001)
     least = 0.22 * (high - low + 2 * room)  # where "faster" and "slower" stand
-    return min(low - room, 1 - least), max(high + room, 1 + least)
+    return max(0.0, min(low - room, 1 - least)), max(high + room, 1 + least)
 
 
 def draw_ratios_over(axes, compared, points):
@@ -146,7 +147,8 @@ def draw_speed_over(axes, comparisons, points):
         axes.plot(list(found), [np.median(values) for values in found.values()], "o-", color=colour(letter), ms=5,
                   lw=1.4, mec="white", label=label)  # fmt: skip
     style(axes)
-    axes.set_ylim(bottom=0)
+    fastest = max((speed for _, found in speeds.values() for values in found.values() for speed in values), default=1)
+    axes.set_ylim(0, (1.15 + 0.08 * len(speeds)) * fastest)  # the legend stands above
     axes.set_ylabel("tokens per second", color=INK)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1e3:g}k" if value >= 1e3 else f"{value:g}")
     sweep_ticks(axes, points)
@@ -206,10 +208,12 @@ def frame_times(axes, times):
     low, high = float(times.min()), float(np.percentile(times, 98))
     if high > 4 * max(low, 1e-9) and low > 0 and np.median(times) > 1.5 * low:
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
         low, high = low / 1.3, float(times.max()) * 1.8
     else:
-        room = max(0.1 * (high - low), 0.002 * high)
+        room = max(0.1 * (high - low), 0.002 * high) or 1.0
         low, high = max(0.0, low - room), high + 3 * room
     axes.set_ylim(low, high)
     beyond = int((times > high).sum())

@@ -17,7 +17,7 @@ FIXED = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "grad_clip": 1.0}  # constant
 NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf)"
 # Losses and norms may be nan; utilisation is -100% on a GPU that llm.c doesn't know, or n/a.
 STEP = re.compile(
-    rf"step +(\d+)/(\d+) \| loss ({NUMBER}) \({NUMBER}z\)\| norm {NUMBER} \({NUMBER}z\)"
+    rf"step +(\d+)/(\d+) \| loss +({NUMBER}) \({NUMBER}z\)\| norm +{NUMBER} \({NUMBER}z\)"
     rf"\| lr {NUMBER} \| (\d+\.\d+) ms \| [^|]*\| {NUMBER} tok/s"
 )
 LOOKS_LIKE_A_STEP = re.compile(r"step +\d+/\d+")

@@ -48,16 +48,25 @@ def conditions_of(record):
     rows = [
         ("device", found["device"] + (f" ({', '.join(gpu)})" if found["backend"] != "cpu" else "")),
         ("engine", found["engine"]),
-        ("model", f"{work['model']}: {short(work['parameters'])} parameters, B={work['batch']}, T={work['seq_len']}"),
+        ("model", f"{work['model']}: {short(work['parameters'])} parameters, {shape_of(work)}"),
         ("data", work["data"]),
-        ("method", f"{work['rounds']} rounds of ABBA or BAAB by lot, blocks of {work['steps']} steps after "
-                   f"{work['settle']} untimed ones; {work['warmup']} steps of warm-up"),
+        ("method", f"{count(work['rounds'], 'round')} of ABBA or BAAB by lot, blocks of {count(work['steps'], 'step')} "
+                   f"after {work['settle']} untimed; {work['warmup']} untimed after a model was made"),
         ("commit", f"{show(found['commit'])}; load of the machine {show(found['load'])}"),
         ("command", found["command"]),
     ]  # fmt: skip
     if found["problem"]:
         rows.append(("GPU", found["problem"]))
     return rows
+
+
+def shape_of(work):
+    """"B=4, T=1024", with the values of a sweep in place of what it changes."""
+    swept, _, values = (work["sweep"] or "").partition("=")
+    parts = [
+        f"{letter}={values if swept == name else work[name]}" for name, letter in (("batch", "B"), ("seq_len", "T"))
+    ]
+    return ", ".join(parts if swept in ("", "batch", "seq_len") else [*parts, work["sweep"]])
 
 
 def losses_of(comparison):
@@ -68,6 +77,7 @@ def losses_of(comparison):
     place = point_name(comparison["at"])
     who = f"{comparison['letter']} against A" + (f", {place}" if place else "")
     why = f" ({found['why']})" if found["why"] else ""
+    first = "the first step" if found["compared"] == 1 else f"the first {found['compared']} steps"
     if found["beyond"]:
         return [
             f"LOSSES DIFFER, {who}: step {found['beyond']} gives A {show(found['a'], '.6f')} and "
@@ -77,10 +87,9 @@ def losses_of(comparison):
     if not found["compared"]:
         return [f"losses, {who}: {found['why']}"]
     if not found["largest"]:
-        return [f"losses are equal, {who}, in the first {found['compared']} steps{why}"]
+        return [f"losses are equal, {who}, in {first}{why}"]
     return [
-        f"losses agree, {who}: at most {found['largest']:.2g} nats apart in the first {found['compared']} steps "
-        f"(step {found['at']}){why}"
+        f"losses agree, {who}: at most {found['largest']:.2g} nats apart in {first} (at step {found['at']}){why}"
     ]
 
 
@@ -114,6 +123,10 @@ def side_row(letter, side, comparison=None):
         text += f" [{ratio['low']:.4f}, {ratio['high']:.4f}]"
     wrong = "  LOSSES DIFFER" if comparison["losses"]["beyond"] else ""
     return (*row, text, ratio["words"] + wrong)
+
+
+def count(number, what):
+    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def middle(values):

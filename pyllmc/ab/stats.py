@@ -21,7 +21,7 @@ import numpy as np
 
 LEVEL = 0.95
 WIDER = 1.2
-MIN_ROUNDS = 3  # with two, Student's t is 13 standard errors wide, and one round can't even be of both orders
+MIN_ROUNDS = 4  # two of either order; with three, a slow drift still made 6 false alarms in 100
 RESAMPLES = 4999
 MOST = 1.5  # of Student's t: resamples of few rounds can be nearly one value, and their tiny error throws them far out
 
