@@ -7,5 +7,5 @@ workload.py   the same tokens and weights for all of them
 measure.py    rounds of blocks, in which order, with which models alive
 losses.py     whether both sides computed the same
 record.py report.py picture.py    the JSON file, the table, the picture
-command.py    the command line
+plan.py command.py    from arguments to comparisons, and the command line
 """

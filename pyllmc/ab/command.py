@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shlex
 import signal
 import sys
 import time
@@ -11,23 +10,17 @@ from pathlib import Path
 from tqdm import tqdm
 
 from .. import _native, options
-from ..checkpoint import peek_checkpoint
 from ..cli import Parser
-from ..config import GPT2Config
 from ..console import has_size
-from ..errors import InvalidArgument, LlmcError, OutOfMemory, Unavailable
+from ..errors import InvalidArgument, LlmcError, Unavailable
 from ..monitor import NOTHING, GpuMonitor
-from ..train import BYTES_VOCAB, SHAPE
-from . import measure, record, report, variants
+from . import measure, plan, record, report, variants
 from .conditions import command_line, conditions
-from .engine import EngineSide, resolved
-from .measure import Comparison
+from .engine import resolved
 from .options import GROUPS
-from .reference import ReferenceSide
 from .workload import Workload
 
 BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 128 + signal.SIGINT, 128 + signal.SIGPIPE
-LETTERS = "BCDEFGHIJKLMNOPQRSTUVWXYZ"
 LENGTH = 16  # batches that are served again and again
 DESCRIPTION = """Compare training step times: two or more settings of this engine, or this engine and an llm.c trainer.
 Blocks of steps alternate; the verdict is faster, slower, or no difference that so many rounds could see.
@@ -70,70 +63,79 @@ def redraw(args):
 def compare(args, command):
     """One run, from arguments to files. Raises LlmcError or OSError for what can't be."""
     check(args)
+    output = Path(args.output or unused_file(args.model))
+    check_output(output)
     base = variants.parse_variant(args.a)
     if base.binary:
-        raise InvalidArgument("--a is a side of this engine, whose settings the reference takes over: give the binary to --b")
+        raise InvalidArgument("--a must be this engine, whose settings the reference takes over: give the binary to --b")
     others = [variants.parse_variant(text) for text in args.b or []]
     swept, points = None, [{}]
     if args.sweep is not None:
         swept, values = variants.parse_sweep(args.sweep)
         points = [{swept: value} for value in values]
-        check_sweep(swept, [base, *others])
+        plan.check_sweep(swept, [base, *others])
     library, ordinal, _ = _native.choose(args.device, base.library)
-    name, config, source = choose_model(args, library.backend)
-    where = {"device": args.device, **shape(args, config, library.backend)}
-    output = Path(args.output or unused_file(name))
-    check_output(output)
-    notes, comparisons, stopped = [], [], None
+    name, config, source = plan.choose_model(args, library.backend)
+    where = {"device": args.device, **plan.shape(args, config, library.backend)}
     if args.each_switch:
-        others += switches(library.backend, where, base)
-    if len(others) > len(LETTERS):
-        raise InvalidArgument(f"{len(others)} sides to compare with A, at most {len(LETTERS)} can be")
+        others += plan.switches(library.backend, where, base)
+    described = {
+        "model": name, "parameters": config.num_params, "batch": where["batch"], "seq_len": where["seq_len"],
+        "data": args.train or "random tokens, the same for all sides", "learning_rate": args.lr,
+        "sweep": swept and f"{swept}={','.join(str(point[swept]) for point in points)}",
+        **{key: getattr(args, key) for key in ("rounds", "steps", "settle", "warmup", "seed", "fresh")},
+    }  # fmt: skip
+    notes = []
     with contextlib.ExitStack() as stack:
-        sizes = [resolved({**where, **point, **side.options}) for point in points for side in (base, *others)]
-        most = max(1, *(size.batch * size.seq_len for size in sizes))
-        engine = resolved({**where, **base.options, **({"library": base.library} if base.library else {})})
-        dtype = options.word_of("precision", engine.precision)
-        shown = max(LENGTH, args.steps + max(1, args.settle)) if any(side.binary for side in others) else LENGTH
-        work = stack.enter_context(Workload(config, source, args.train, args.lr, shown, most, dtype))
-        if any(side.binary for side in others):
-            work.checkpoint()
-        for number, point in enumerate(points):
-            comparisons += prepare(args, point, number, base, others, work, {**where, **point}, library, notes)
-        if not comparisons:
-            raise OutOfMemory("nothing is left to measure: " + "; ".join(notes))
+        work = stack.enter_context(open_workload(args, config, source, where, points, base, others))
+        comparisons = plan.prepare_all(args, points, base, others, work, where, library, notes)
         monitor = None
-        info = library.device_info(ordinal)
         if library.backend != "cpu":
-            monitor = stack.enter_context(GpuMonitor(info["uuid"]))
+            monitor = stack.enter_context(GpuMonitor(library.device_info(ordinal)["uuid"]))
             monitor.first()
         found = conditions(library, ordinal, command)
-        try:
-            run_all(args, comparisons, monitor)
-        except KeyboardInterrupt:
-            stopped = "interrupted"
-            if not any(comparison.blocks for comparison in comparisons):
-                raise
-        except (LlmcError, OSError) as error:
-            stopped = str(error)
-            if not any(comparison.rounds() for comparison in comparisons):
-                raise
-        finally:
-            for comparison in comparisons:
-                for side in comparison.sides.values():
-                    side.close()
-        described = {
-            "model": name, "parameters": config.num_params, "batch": where["batch"], "seq_len": where["seq_len"],
-            "data": args.train or "random tokens, the same for all sides", "learning_rate": args.lr,
-            "sweep": None if points == [{}] else f"{swept}={','.join(str(point[swept]) for point in points)}",
-            **{key: getattr(args, key) for key in ("rounds", "steps", "settle", "warmup", "seed", "fresh")},
-        }  # fmt: skip
-    result = record.build(comparisons, described, found, notes, stopped)
-    finish(args, output, result)
-    if stopped and stopped != "interrupted":
+        status, stopped = measure_all(args, comparisons, monitor)
+    if stopped and status == BAD_INPUT:
         print(f"pyllmc.ab: {stopped}", file=sys.stderr)
-        return BAD_INPUT
-    return INTERRUPTED if stopped else 0
+    finish(args, output, record.build(comparisons, described, found, notes, stopped))
+    return status
+
+
+def open_workload(args, config, source, where, points, base, others):
+    """The Workload that suffices for the largest batch of any side; with the weights as a file if a trainer needs them."""
+    sizes = [resolved({**where, **point, **side.options}) for point in points for side in (base, *others)]
+    most = max(1, *(size.batch * size.seq_len for size in sizes))
+    length, dtype = LENGTH, options.word_of("precision", sizes[0].precision)
+    trainer = any(side.binary for side in others)
+    if trainer:  # its run must not come to the end of the data, where it would be shuffled anew
+        length = max(length, args.steps + max(1, args.settle))
+    work = Workload(config, source, args.train, args.lr, length, most, dtype)
+    if trainer:
+        try:
+            work.checkpoint()
+        except BaseException:
+            work.close()
+            raise
+    return work
+
+
+def measure_all(args, comparisons, monitor):
+    """(exit status, why it stopped early or None). An error or Ctrl-C is raised when nothing was measured before."""
+    try:
+        run_all(args, comparisons, monitor)
+        return 0, None
+    except KeyboardInterrupt:
+        if not any(comparison.blocks for comparison in comparisons):
+            raise
+        return INTERRUPTED, "interrupted"
+    except (LlmcError, OSError) as error:
+        if not any(comparison.rounds() for comparison in comparisons):
+            raise
+        return BAD_INPUT, str(error)
+    finally:
+        for comparison in comparisons:
+            for side in comparison.sides.values():
+                side.close()
 
 
 def check(args):
@@ -151,12 +153,6 @@ def check(args):
         raise InvalidArgument(f"--lr must be 0 or more, got {args.lr:g}")
 
 
-def check_sweep(name, sides):
-    for side in sides:
-        if name in side.options:
-            raise InvalidArgument(f"{name} is swept, so {side.text!r} can't set it")
-
-
 def check_output(path):
     """Raise InvalidArgument when the result could not be written at the end."""
     if path.is_dir() or path.suffix == ".png":
@@ -166,87 +162,6 @@ def check_output(path):
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise InvalidArgument(f"--output {path}: nothing can be written to {folder}")
-
-
-def choose_model(args, backend):
-    """(name, config, checkpoint file or None) of -e, or of what is measured without it."""
-    if args.model is None:
-        if backend != "cpu":
-            return "d12", GPT2Config.from_descriptor("d12"), None
-        config = GPT2Config(**SHAPE, vocab=BYTES_VOCAB, context=args.seq_len or 64)
-        return f"L{config.layers}C{config.channels}", config, None
-    if os.path.exists(args.model) or args.model.endswith(".bin"):
-        return Path(args.model).stem, peek_checkpoint(args.model)[0], args.model
-    return args.model.replace(":", "-"), GPT2Config.from_descriptor(args.model), None
-
-
-def shape(args, config, backend):
-    """{"batch", "seq_len"} of a step."""
-    small = args.model is None and backend == "cpu"
-    if args.seq_len is not None and args.seq_len > config.context:
-        raise InvalidArgument(f"rows of {args.seq_len} (-t) don't fit the model, whose longest sequence is {config.context}")
-    return {
-        "batch": args.batch if args.batch is not None else 8 if small else 4,
-        "seq_len": args.seq_len if args.seq_len is not None else min(1024, config.context),
-    }
-
-
-def switches(backend, where, base):
-    """A Variant for each switch of SWITCHES that would change what A is."""
-    settled = resolved({**where, **base.options, **({"library": base.library} if base.library else {})})
-    found = []
-    for text in variants.SWITCHES[backend]:
-        variant = variants.parse_variant(text)
-        changed = resolved({**where, **base.options, **variant.options})
-        same = all(getattr(changed, name) == getattr(settled, name) for name in variant.options)
-        if same and variant.lag in (None, base.lag):
-            continue
-        found.append(on_top(base, variant))
-    return found
-
-
-def on_top(base, variant):
-    """A's settings with those of a switch over them, labelled by the switch alone."""
-    return variants.Variant(
-        variant.text, {**base.options, **variant.options}, {**base.hyper, **variant.hyper},
-        base.lag if variant.lag is None else variant.lag, base.library,
-    )  # fmt: skip
-
-
-def prepare(args, point, number, base, others, work, where, library, notes):
-    """The Comparisons at one point of a sweep. What a switch or a point can't do is left out with a note when nobody
-    asked for it by name."""
-    a = EngineSide(base, work, where, args.settle, args.warmup)
-    place = report.point_name(point)
-    try:
-        measure.plan(Comparison(a, None), False)
-    except OutOfMemory as error:
-        if not point:
-            raise
-        notes.append(f"{place} left out: {error}")
-        return []
-    found = []
-    uuid = library.device_info(resolved(where).device)["uuid"]
-    for letter, other in zip(LETTERS, others, strict=False):
-        try:
-            if other.binary:
-                extra = split_flags(args.reference_args)
-                b = ReferenceSide(other, work, a, args.settle, extra, args.timeout, uuid)
-            else:
-                b = EngineSide(other, work, where, args.settle, args.warmup)
-            found.append(measure.plan(Comparison(a, b, letter, point), args.fresh))
-        except (Unavailable, OutOfMemory, InvalidArgument) as error:
-            if other.text in (args.b or []) and not (point and isinstance(error, OutOfMemory)):
-                raise
-            notes.append(f"{', '.join(filter(None, (place, other.label)))} left out: {error}")
-    return found if others else [measure.plan(Comparison(a, None, at=point), args.fresh)]
-
-
-def split_flags(text):
-    try:
-        return shlex.split(text or "")
-    except ValueError as error:
-        raise InvalidArgument(f"--reference-args {text!r}: {error}") from None
 
 
 def run_all(args, comparisons, monitor):
@@ -293,8 +208,9 @@ def draw(output, result):
         print(f"picture: {path}")
 
 
-def unused_file(name):
-    """runs/TIME-ab-NAME.json, which doesn't exist yet."""
+def unused_file(model):
+    """runs/TIME-ab-MODEL.json, which doesn't exist yet."""
+    name = Path(model or "default").stem.replace(":", "-")
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-ab-{name}"
     choices = (Path("runs", f"{stem}{ending}.json") for ending in ("", *(f"-{n}" for n in range(2, 1000))))
     return next(path for path in choices if not path.exists())

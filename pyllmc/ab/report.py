@@ -1,9 +1,10 @@
 """A record in words: losses first, then the table, then remarks."""
 
 from ..console import short, table
+from .engine import median
 
 NA = "n/a"
-HEAD = ("", "side", "ms a step", "[block low, high]", "device ms", "host us", "tok/s", "ratio [95%]", "verdict")
+HEAD = ("", "side", "ms a step", "[block low, high]", "device ms", "host us", "start s", "tok/s", "ratio [95%]", "verdict")
 
 
 def text_of(record):
@@ -97,11 +98,11 @@ def side_rows(comparisons):
     """Table rows of one point: A once, over all its comparisons, then each other side with its ratio."""
     first = comparisons[0]["sides"]["A"]
     blocks = [block["wall_ms"] for comparison in comparisons for block in comparison["blocks"] if block["side"] == "A"]
-    pooled = {**first, "ms": middle([c["sides"]["A"]["ms"] for c in comparisons])}
+    pooled = {**first, "ms": known_median(c["sides"]["A"]["ms"] for c in comparisons)}
     if pooled["ms"] is not None:
         pooled.update(low=min(blocks), high=max(blocks), tokens_per_s=1e3 * first["tokens"] / pooled["ms"])
     for name in ("device_ms", "host_us"):
-        pooled[name] = middle([c["sides"]["A"][name] for c in comparisons])
+        pooled[name] = known_median(c["sides"]["A"][name] for c in comparisons)
     rows = [side_row("A", pooled)]
     for comparison in comparisons:
         if "B" in comparison["sides"]:
@@ -113,7 +114,7 @@ def side_row(letter, side, comparison=None):
     spread = NA if side["low"] is None else f"[{side['low']:.3f}, {side['high']:.3f}]"
     row = (
         letter, side["label"], show(side["ms"], ".3f"), spread, show(side["device_ms"], ".3f"),
-        show(side["host_us"], ".0f"), NA if side["tokens_per_s"] is None else short(side["tokens_per_s"]),
+        show(side["host_us"], ".0f"), show(side["started_s"], ".1f"), NA if side["tokens_per_s"] is None else short(side["tokens_per_s"]),
     )  # fmt: skip
     if comparison is None:
         return row
@@ -129,13 +130,8 @@ def count(number, what):
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
-def middle(values):
-    """Median of what is known, None of nothing."""
-    known = sorted(value for value in values if value is not None)
-    if not known:
-        return None
-    half = len(known) // 2
-    return known[half] if len(known) % 2 else (known[half - 1] + known[half]) / 2
+def known_median(values):
+    return median([value for value in values if value is not None])
 
 
 def columns(rows):
@@ -148,7 +144,7 @@ def columns(rows):
             lines.append(row[0])
             continue
         cells = [
-            cell.rjust(width) if i in (2, 3, 4, 5, 6) else cell.ljust(width)
+            cell.rjust(width) if 2 <= i <= 7 else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=False))
         ]
         lines.append(("  " + "  ".join(cells)).rstrip())
