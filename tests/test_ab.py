@@ -207,6 +207,18 @@ def test_clocks_that_disagree_are_remarked():
         assert any("device waits between steps" in note for note in record.one(made)["notes"]) == expected
 
 
+def test_a_hiccup_that_hides_a_difference_is_seen_through():
+    """The mean of blocks can't tell then, and says so; the median of their steps can, and is told beside it."""
+    made = compared(10.0, 10.2)
+    for block in (measured.block for measured in made.blocks):
+        block.step_ms = [block.wall_ms] * 20
+    made.of("A")[3].wall_ms *= 1.2  # one step of twenty took five times as long
+    found = record.one(made)
+    assert found["ratio"]["verdict"] == "same" and found["by_median"]["verdict"] == "slower"
+    assert any(note.startswith("B by the median step of each block") for note in found["notes"])
+    assert not any("by the median" in note for note in record.one(compared(10.0, 10.2))["notes"])
+
+
 def test_a_rounded_clock_widens_the_interval():
     exact, rounded = compared(1.0, 1.004), compared(1.0, 1.004)
     rounded.b.resolution_ms = 0.005

@@ -11,9 +11,9 @@ from ..atomic import atomic_write
 from ..figures import GRID, INK, PAPER, REFERENCE, TIME, TRAIN, VALIDATION, WRONG, style
 from .report import point_name, shape_of
 
-# A first; the others are Okabe and Ito's too, and come again after the sixth.
+# Most are Okabe and Ito's; those of B to G come again after G, where letters tell them apart.
 COLOURS = {"A": TRAIN}
-OTHERS = (VALIDATION, TIME, "#E69F00", WRONG, "#56B4E9", "#8C6D1F")
+OTHERS = (VALIDATION, TIME, "#E69F00", "#56B4E9", "#8C6D1F", "#7A5195")
 INCH_A_ROW, MOST_LABELLED = 0.36, 7
 WIDE = 46  # characters, from which on a label is cut
 
@@ -77,7 +77,7 @@ def draw_ratios(axes, compared):
         axes.annotate(
             ratio["words"] + (" \N{EM DASH} LOSSES DIFFER" if wrong else ""), (1.01, place),
             xycoords=("axes fraction", "data"), va="center", color=WRONG if wrong else INK, fontsize=9,
-            annotation_clip=False,
+            fontweight="bold" if wrong else "normal", annotation_clip=False,
         )  # fmt: skip
     style(axes)
     axes.axvline(1, color=INK, lw=1.2)
@@ -185,7 +185,7 @@ def draw_steps(axes, comparisons, swept=False):
             axes.axvline(start - 0.5, color="#999999", lw=0.8)
             axes.annotate(text, ((first + start - 1) / 2, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
                           textcoords="offset points", ha="center", va="bottom", color=INK, fontsize=8)  # fmt: skip
-    for letter, (xs, ys) in drawn.items():
+    for letter, (xs, ys) in sorted(drawn.items()):
         axes.plot(xs, ys, ".", color=colour(letter), ms=3.5, alpha=0.75, label=labels[letter], gid="steps")
     style(axes)
     axes.grid(axis="x", color=GRID, lw=0)
@@ -218,5 +218,5 @@ def frame_times(axes, times):
     axes.set_ylim(low, high)
     beyond = int((times > high).sum())
     if beyond:
-        axes.annotate(f"{beyond} steps above, up to {times.max():.4g} ms", (0, 1), xycoords="axes fraction",
+        axes.annotate(f"{beyond} step{'s' * (beyond > 1)} above, up to {times.max():.4g} ms", (0, 1), xycoords="axes fraction",
                       xytext=(4, -12), textcoords="offset points", color=REFERENCE, fontsize=8, bbox=PAPER)  # fmt: skip
