@@ -408,7 +408,7 @@ def test_same_against_same_is_no_difference(here, capsys):
 def test_two_threads_against_one(here, capsys):
     """Twice the threads take between half the time and, where other programs want the second processor, all of it."""
     words = "-e big.bin -b 4 -t 64 --a threads=2 --b threads=1 --rounds 4 --steps 2".split()
-    config = GPT2Config(layers=2, heads=4, channels=128, vocab=300, context=64)
+    config = GPT2Config(layers=2, heads=4, channels=256, vocab=4000, context=64)
     with GPT2.from_config(config, batch=1, seq_len=16, device="cpu") as model:
         model.save("big.bin")
     best = 0.0
