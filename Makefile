@@ -85,8 +85,8 @@ test-gpu: test-deps $(CUDA_LIBRARIES)  ## the tests that need a GPU, the sanitiz
 	$(Q)$(PYTHON) -m pytest -q -m gpu --junitxml=build/test-gpu.xml $(PYTEST)
 	$(Q)$(PYTHON) tests/lint/all_skipped.py build/test-gpu.xml
 	$(Q)$(PYTHON) tests/sanitizer.py
-	$(Q)$(PYTHON) -m tests.bench.gpu_step d12 --batch 4
-	$(Q)$(PYTHON) -m tests.bench.gpu_step d12 --batch 64 --steps 10
+	$(Q)$(PYTHON) -m pyllmc.ab -e d12 --batch 4 -o build/ab-d12-b4.json
+	$(Q)$(PYTHON) -m pyllmc.ab -e d12 --batch 64 --steps 10 -o build/ab-d12-b64.json
 
 # Every check runs even if an earlier one failed, so that one call shows all there is to mend.
 lint: test-deps build/libllmc_cpu.so  ## style, headers that compile alone, exports, no print or exit

@@ -14,7 +14,7 @@ class Option:
     engine, the model) decides, and `decided_by` says what.
     small, gpu: the defaults of the small run instead, on a CPU and on a GPU; `gpu_by` says how the one on a
     GPU is found, the value then being None. kind: converts the text, or raises InvalidArgument with what was
-    expected; bool options take 0 or 1; a `switch` takes nothing."""
+    expected; bool options take 0 or 1; a `switch` takes nothing; `many` may be repeated and gives a list."""
 
     name: str
     flags: str
@@ -27,6 +27,7 @@ class Option:
     gpu_by: str = ""
     metavar: str | None = None
     switch: bool = False
+    many: bool = False
 
     def default_of(self, kind):
         """The default in a run of this kind (see Parser.read)."""
@@ -66,7 +67,8 @@ class Parser(argparse.ArgumentParser):
                 else:
                     kind = zero_or_one if row.kind is bool else converter(row.kind)
                     metavar = row.metavar or {int: "N", float: "X", bool: "0|1"}.get(row.kind, "TEXT")
-                    group.add_argument(*row.flags.split(), type=kind, metavar=metavar, **common)
+                    action = "append" if row.many else "store"
+                    group.add_argument(*row.flags.split(), action=action, type=kind, metavar=metavar, **common)
 
     def error(self, message):
         """One sentence: argparse would put the usage before it, and of this many options nobody reads that."""

@@ -23,6 +23,8 @@ class GpuReading(NamedTuple):
 
 
 NOTHING = GpuReading()
+# What a measurement depends on beside the GPU's name; see gpu_conditions.
+CONDITIONS = ("driver", "power_limit_w", "max_sm_clock_mhz", "memory_clock_mhz", *GpuReading._fields)
 
 
 class GpuMonitor:
@@ -100,6 +102,22 @@ class Nvml:
             self._attempt(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
         )
 
+    def conditions(self):
+        """{name: value or None} for CONDITIONS."""
+        nvml, handle, now = self._nvml, self._handle, self.read()
+
+        def driver():
+            version = nvml.nvmlSystemGetDriverVersion()
+            return version.decode() if isinstance(version, bytes) else version  # bytes before binding 11.5
+
+        return {
+            "driver": self._attempt(driver),
+            "power_limit_w": self._attempt(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
+            "max_sm_clock_mhz": self._attempt(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            "memory_clock_mhz": self._attempt(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+            **now._asdict(),
+        }
+
     def close(self):
         self._attempt(self._nvml.nvmlShutdown)
 
@@ -121,3 +139,28 @@ def _reason(error):
     if isinstance(error, ModuleNotFoundError):
         return "the package nvidia-ml-py is not installed"
     return f"NVML: {error}"
+
+
+def gpu_conditions(uuid, timeout=PATIENCE_S):
+    """({name: value} that a measurement on the GPU of this UUID depends on, why it is missing or None).
+
+    driver: its version. power_limit_w: that the board is held to. sm_clock_mhz, memory_clock_mhz: now;
+    max_sm_clock_mhz: at most. temperature_c, power_w: now. None for what NVML doesn't answer. A driver that
+    hangs is given up after `timeout` seconds.
+    """
+    found, problem = dict.fromkeys(CONDITIONS), [f"NVML: no answer within {timeout:g} s"]
+
+    def ask():
+        try:
+            nvml = Nvml(uuid)
+        except Exception as error:
+            problem[0] = _reason(error)
+            return
+        found.update(nvml.conditions())
+        problem[0] = nvml.problem if all(value is None for value in found.values()) else None
+        nvml.close()
+
+    asking = threading.Thread(target=ask, name="gpu conditions", daemon=True)
+    asking.start()
+    asking.join(timeout)
+    return dict(found), problem[0]

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from pyllmc import monitor
-from pyllmc.monitor import NOTHING, GpuMonitor, GpuReading
+from pyllmc.monitor import NOTHING, GpuMonitor, GpuReading, gpu_conditions
 
 WATTS = {"GPU-first": 100_000, "GPU-second": 650_500}
 
@@ -21,7 +21,7 @@ class NvmlError(Exception):
 def nvml(monkeypatch):
     """A pynvml of two GPUs; `fail` holds the functions that raise."""
     stub = types.ModuleType("pynvml")
-    stub.NVML_CLOCK_SM, stub.NVML_TEMPERATURE_GPU = 1, 0
+    stub.NVML_CLOCK_SM, stub.NVML_CLOCK_MEM, stub.NVML_TEMPERATURE_GPU = 1, 2, 0
     stub.fail, stub.calls = {}, []
 
     def function(name, answer):
@@ -44,6 +44,9 @@ def nvml(monkeypatch):
     function("nvmlDeviceGetPowerUsage", lambda handle: WATTS[handle])
     function("nvmlDeviceGetClockInfo", lambda handle, kind: 1980)
     function("nvmlDeviceGetTemperature", lambda handle, sensor: 61)
+    function("nvmlSystemGetDriverVersion", lambda: "580.159.04")
+    function("nvmlDeviceGetEnforcedPowerLimit", lambda handle: 700_000)
+    function("nvmlDeviceGetMaxClockInfo", lambda handle, kind: 1995)
     monkeypatch.setitem(sys.modules, "pynvml", stub)
     return stub
 
@@ -149,3 +152,34 @@ def test_readings_follow_the_gpu(nvml, monkeypatch):
         while watch.latest().power_w != 300.0 and time.monotonic() < deadline:
             time.sleep(0.001)
         assert watch.latest().power_w == 300.0
+
+
+# -- the conditions of a measurement ---------------------------------------------------------------
+
+ALL = {"driver": "580.159.04", "power_limit_w": 700.0, "max_sm_clock_mhz": 1995, "memory_clock_mhz": 1980,
+       "power_w": 650.5, "sm_clock_mhz": 1980, "temperature_c": 61}  # fmt: skip
+
+
+def test_conditions(nvml, monkeypatch):
+    assert gpu_conditions("GPU-second") == (ALL, None)
+    monkeypatch.setattr(nvml, "nvmlSystemGetDriverVersion", lambda: b"580.159.04")
+    assert gpu_conditions("GPU-second") == (ALL, None)
+    assert nvml.calls.count("nvmlInit") == nvml.calls.count("nvmlShutdown") == 2
+
+
+def test_each_condition_is_missing_on_its_own(nvml):
+    for verb, name in (("SystemGetDriverVersion", "driver"), ("DeviceGetEnforcedPowerLimit", "power_limit_w"),
+                       ("DeviceGetMaxClockInfo", "max_sm_clock_mhz")):  # fmt: skip
+        nvml.fail = {f"nvml{verb}": NvmlError("Not Supported")}
+        assert gpu_conditions("GPU-second") == ({**ALL, name: None}, None)
+
+
+def test_no_conditions_at_all(nvml, monkeypatch):
+    nothing = dict.fromkeys(ALL)
+    assert gpu_conditions("GPU-third") == (nothing, "NVML: Not Found")
+    gate = threading.Event()
+    monkeypatch.setattr(nvml, "nvmlInit", lambda: gate.wait(30))
+    assert gpu_conditions("GPU-second", 0.01) == (nothing, "NVML: no answer within 0.01 s")
+    gate.set()
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert gpu_conditions("GPU-second", 30) == (nothing, "the package nvidia-ml-py is not installed")
