@@ -81,9 +81,9 @@ def gap_lines(profile):
         f"idle     compute lane {percent(idle['compute'])}, all lanes {percent(idle['all_lanes'])} of the recorded step, "
         "its events included",
     ]
-    busy = profile["step"].get("kernels_busy")
-    if busy is not None:
-        listed.append(f"idle     {percent(1 - busy)} without any kernel in steps without spans (CUPTI)")
+    kernels = profile["kernels"]
+    if kernels and kernels["busy"] is not None:
+        listed.append(f"idle     {percent(1 - kernels['busy'])} of steps without spans no kernel ran (CUPTI watching)")
     total = sum(gap["end_us"] - gap["start_us"] for gap in gaps)
     listed.append(f"gaps     {len(gaps)} in compute, {_ms(total / 1e3)} together{'; the longest:' if gaps else ''}")
     listed += [

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from ..figures import GRID, INK, style
 from .colours import COLOURS, UNKNOWN
@@ -51,6 +52,10 @@ def _roof(axes, rows, ceilings):
     ridge = ceilings["product_tflops"] / ceilings["copy_tb_s"] if ceilings else x.min()
     axes.set_xlim(min(x.min(), ridge) / 2, max(x.max(), ridge) * 5)  # room for the labels on the right
     axes.set_ylim(min(y) / 2.2, scale * max(heights) * 1.7)
+    for axis in (axes.xaxis, axes.yaxis):  # 200 and not 2 x 10^2
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
     if ceilings:
         _ceilings(axes, scale * ceilings["product_tflops"], scale * ceilings["copy_tb_s"], unit)
     axes.scatter(x, y, s=_areas(rows), c=_colours(rows), alpha=0.85, edgecolors="white", linewidths=0.8, zorder=3)
@@ -128,7 +133,7 @@ def _bandwidth(axes, rows, ceilings):
     axes.set_xlim(0, 1.18 * most)
     for place, rate in zip(places, rates, strict=True):
         axes.annotate(number(rate), (rate, place), xytext=(10, 0), textcoords="offset points", va="center", fontsize=LABEL_PT,
-                      color=INK)  # fmt: skip
+                      color=INK, bbox=PAPER)  # fmt: skip
 
 
 def floor_figure(ops, title="", subtitle=""):

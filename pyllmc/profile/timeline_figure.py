@@ -11,11 +11,15 @@ from .spans import bounds, usable
 from .trace_event import lane_order
 
 WIDTH = 13.0  # inches
-ROW, DETAIL = 0.5, 1.0  # inches of a lane above, and of an enlarged one
+ROW, DETAIL = 0.5, 1.1  # inches of a lane above, and of an enlarged one
 BAR = 0.76  # of a row
 LABEL_PT, LINE_PT, POINTS = 7.5, 9.0, 72
-ADVANCE = 0.56  # of a letter, in units of its size: what a label needs, without asking a renderer
+ADVANCE = 0.55  # of a letter, in units of its size: what a label needs, without asking a renderer
+SPARSE = 12  # spans on a lane
+WIDE = 0.005  # of the width, from which on a bar can spare an outline
 TOP_GAPS = 5
+NOTABLE, LEAST = 2.0, 0.001  # medians, and share of the step, from which on a gap gets a number: events make the rest
+APART = 0.012  # of the width, between numbers
 
 
 def timeline_figure(spans, gaps, title="", subtitle=""):
@@ -70,9 +74,14 @@ def _lanes(axes, spans, lanes, start, end, inches):
     axes.set_yticks(range(len(lanes)), lanes)
     for row, lane in enumerate(lanes):
         mine = [span for span in spans if span.lane == lane]
+        colours = [colour_of(span.name) for span in mine]
+        wide = [span.end_us - span.start_us > WIDE * (end - start) for span in mine]
         axes.broken_barh(
             [(span.start_us / 1e3, (span.end_us - span.start_us) / 1e3) for span in mine], (row - BAR / 2, BAR),
-            facecolors=[colour_of(span.name) for span in mine], edgecolor="white", linewidth=0.3,
+            # neighbours are told apart by a white outline; one in its own colour keeps a copy of microseconds
+            # visible, and on a full lane would hide the gaps
+            facecolors=colours, edgecolors=["white" if w else c for w, c in zip(wide, colours, strict=True)], gid=lane,
+            linewidths=[0.6 if w else 0.9 if len(mine) < SPARSE else 0 for w in wide],
         )  # fmt: skip
         for span in mine:
             _label(axes, span, row, start, end, inches)
@@ -107,9 +116,23 @@ def _gaps(axes, gaps, numbered=False):
         [(gap["start_us"] / 1e3, (gap["end_us"] - gap["start_us"]) / 1e3) for gap in gaps], (0.42, 0.12),
         facecolors=GAP, edgecolor=GAP, linewidth=0.4, gid="gaps",
     )  # fmt: skip
-    for number, gap in enumerate(gaps[:TOP_GAPS] if numbered else (), 1):
+    for number, gap in enumerate(notable(gaps, axes.get_xlim()[1]) if numbered else (), 1):
         axes.annotate(str(number), ((gap["start_us"] + gap["end_us"]) / 2e3, 0.48), xytext=(0, -4), textcoords="offset points",
                       ha="center", va="top", fontsize=7, fontweight="bold", color=GAP, clip_on=False)  # fmt: skip
+
+
+def notable(gaps, width_ms):
+    """The longest gaps that stand out, none so near to a longer one that their numbers would touch."""
+    if not gaps:
+        return []
+    lengths = [(gap["end_us"] - gap["start_us"]) / 1e3 for gap in gaps]
+    usual = lengths[len(gaps) // 2] if len(gaps) > 1 else 0
+    chosen = []
+    for gap, ms in zip(gaps, lengths, strict=True):
+        near = any(abs(gap["start_us"] - other["start_us"]) / 1e3 < APART * width_ms for other in chosen)
+        if len(chosen) < TOP_GAPS and not near and ms >= max(NOTABLE * usual, LEAST * width_ms):
+            chosen.append(gap)
+    return chosen
 
 
 def _legend(figure, spans, gaps):
@@ -117,6 +140,9 @@ def _legend(figure, spans, gaps):
     if None in kinds:
         more.append(Patch(color=UNKNOWN, label="other"))
     if gaps:
-        longest = "; ".join(f"{n}: {gap['end_us'] - gap['start_us']:.1f} \N{MICRO SIGN}s" for n, gap in enumerate(gaps[:TOP_GAPS], 1))
-        more.append(Patch(color=GAP, label=f"gap in compute (the longest: {longest})"))
+        named = "; ".join(
+            f"{number}: {gap['end_us'] - gap['start_us']:.1f} \N{MICRO SIGN}s"
+            for number, gap in enumerate(notable(gaps, bounds(spans)[1] / 1e3), 1)
+        )
+        more.append(Patch(color=GAP, label=f"gap in compute{f' ({named})' if named else ''}"))
     legend(figure, kinds, more)
