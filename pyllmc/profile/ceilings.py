@@ -75,13 +75,13 @@ def _measure_gpu(ordinal, arithmetic):
         count = GPU_COPY_BYTES
         while True:
             try:
-                source, destination = device.allocate(count), device.allocate(count)
+                both = device.allocate(2 * count)
                 break
             except OutOfMemory:
                 count //= 2
                 if count < LEAST_COPY_BYTES:
                     raise
-        copies = _repeated(lambda: device.timed(lambda: device.copy(destination, source, count)))
+        copies = _repeated(lambda: device.timed(lambda: device.copy_half(both, count)))
         rng = np.random.default_rng(0)
         factors = []
         for _ in range(2):

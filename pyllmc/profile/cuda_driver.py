@@ -64,9 +64,10 @@ class Device:
         self._call("cuMemcpyHtoD_v2", memory, array.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(array.nbytes))
         return memory
 
-    def copy(self, destination, source, count):
-        """Enqueue a copy of `count` bytes within the device."""
-        self._call("cuMemcpyDtoDAsync_v2", destination, source, ctypes.c_size_t(count), None)
+    def copy_half(self, memory, count):
+        """Enqueue a copy of the first `count` bytes of `memory` to the `count` after them."""
+        after = ctypes.c_uint64(memory.value + count)
+        self._call("cuMemcpyDtoDAsync_v2", after, memory, ctypes.c_size_t(count), None)
 
     def product(self, out, left, right, n, arithmetic):
         """Enqueue out = left right of n x n matrices in "bf16", "tf32" or "fp32" arithmetic."""

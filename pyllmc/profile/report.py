@@ -1,5 +1,6 @@
 """A profile as text: tables for the terminal and for the page."""
 
+from ..console import table
 from ..memory import PARTS, size
 
 TOP_GAPS = 5
@@ -48,18 +49,20 @@ def spread(times):
 
 
 def headline(profile):
-    seen, work, step = profile["conditions"], profile["workload"], profile["step"]
-    ceilings, stretch = profile["ceilings"], step["recorded_ms"]
+    seen, step, best = profile["conditions"], profile["step"], profile["ceilings"]
     rows = [
         ("device", f"{seen['device']}{', driver ' + seen['driver'] if seen['driver'] else ''}"),
         ("engine", seen["libraries"]),
-        ("workload", f"{title(profile)}; {work['tokens']}"),
-        ("step", f"{spread(step)}, median and extremes of {step['count']}; the one with spans {_ms(stretch)}"),
-        ("ceilings", f"copy {_rate(ceilings['copy_tb_s'])}, product {ceilings['product_tflops']:.4g} TFLOP/s ({ceilings['how']})"
-                     if ceilings else "not measured for this device: --ceilings does it, once"),
-    ]  # fmt: skip
-    width = max(len(label) for label, _ in rows)
-    return "\n".join(f"{label:<{width}}  {value}" for label, value in rows)
+        ("workload", f"{title(profile)}; {profile['workload']['tokens']}"),
+        ("step", f"{spread(step)}, median and extremes of {step['count']}; the one with spans {_ms(step['recorded_ms'])}"),
+        ("ceilings", ceilings_text(best) if best else "not measured for this device: --ceilings does it, once"),
+    ]
+    return table(rows)
+
+
+def ceilings_text(best):
+    copy, product = _rate(best["copy_tb_s"], "B/s"), _rate(best["product_tflops"], "FLOP/s")
+    return f"copy {copy}, product {product} ({best['how']})"
 
 
 def lane_table(profile):
@@ -96,12 +99,14 @@ def gap_lines(profile):
 
 def op_table(profile):
     """(caption, heads, rows) of the ops, the longest first."""
-    heads = ("op", "calls", "ms", "low", "high", "share", "TFLOP/s", "GB/s", "floor ms", "above ms", "of ceiling")
+    ops, ms = profile["ops"], _fixed(profile)
+    flop, scale = ("TFLOP/s", 1) if max((row["tflops"] or 0 for row in ops), default=0) >= 1 else ("GFLOP/s", 1000)
+    heads = ("op", "calls", "ms", "low", "high", "share", flop, "GB/s", "floor ms", "above ms", "of ceiling")
     rows = [
-        (row["op"], row["calls"], *(f"{row[key]:.3f}" for key in ("ms", "low", "high")), percent(row["share"]),
-         _or_dash(row["tflops"], "{:.4g}"), _or_dash(row["tb_s"], "{:.4g}", 1000), _or_dash(row["floor_ms"], "{:.3f}"),
-         _or_dash(row["above_ms"], "{:+.3f}"), _of_ceiling(row))
-        for row in profile["ops"]
+        (row["op"], row["calls"], *(ms(row[key]) for key in ("ms", "low", "high")), percent(row["share"]),
+         _significant(row["tflops"], scale), _significant(row["tb_s"], 1000), ms(row["floor_ms"]), ms(row["above_ms"], "+"),
+         _of_ceiling(row))
+        for row in ops
     ]  # fmt: skip
     source = "kernels of steps without spans" if profile["kernels"] else "spans, whose events add a little to each"
     return f"ops, milliseconds a step by {source}", heads, rows
@@ -109,10 +114,10 @@ def op_table(profile):
 
 def kernel_table(profile):
     """(caption, heads, rows) of the kernels, the longest first."""
-    found = profile["kernels"]
+    found, ms = profile["kernels"], _fixed(profile)
     heads = ("kernel", "calls", "ms", "low", "high", "mean us", "share", "works for")
     rows = [
-        (_short(row["kernel"]), row["calls"], *(f"{row[key]:.3f}" for key in ("ms", "low", "high")), f"{row['mean_us']:.1f}",
+        (_short(row["kernel"]), row["calls"], *(ms(row[key]) for key in ("ms", "low", "high")), f"{row['mean_us']:.1f}",
          percent(row["share"]), _short(", ".join(row["ops"])))
         for row in found["rows"]
     ]  # fmt: skip
@@ -129,9 +134,9 @@ def memory_table(profile):
     return "memory", ("part", "bytes", "share", "for"), rows
 
 
-def lines(table):
+def lines(of):
     """A (caption, heads, rows) as aligned text: the first column and last words to the left, numbers to the right."""
-    caption, heads, rows = table
+    caption, heads, rows = of
     cells = [[str(cell) for cell in row] for row in (heads, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]
     left = [i == 0 or heads[i] in ("for", "works for") for i in range(len(heads))]
@@ -150,12 +155,21 @@ def _of_ceiling(row):
     return "-" if row["of_ceiling"] is None else f"{row['of_ceiling']:.0%} {row['bound']}"
 
 
-def _or_dash(value, form, scale=1):
-    return "-" if value is None else form.format(scale * value)
+def _significant(value, scale=1):
+    """Four digits, for figures that no column has to line up by their point."""
+    if value is None:
+        return "-"
+    return f"{scale * value:.0f}" if scale * value >= 1000 else f"{scale * value:.4g}"
 
 
-def _rate(tb_s):
-    return f"{tb_s:.3g} TB/s" if tb_s >= 0.2 else f"{1000 * tb_s:.3g} GB/s"
+def _fixed(profile):
+    """A format of milliseconds with as many digits as steps of this length need."""
+    digits = 3 if (profile["step"]["ms"] or 0) >= 5 else 4
+    return lambda ms, sign="": "-" if ms is None else f"{ms:{sign}.{digits}f}"
+
+
+def _rate(tera, unit):
+    return f"{tera:.3g} T{unit}" if tera >= 0.2 else f"{1000 * tera:.3g} G{unit}"
 
 
 def _ms(ms):
