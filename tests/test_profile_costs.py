@@ -65,7 +65,7 @@ def recorded(recompute=0, head_chunks=1, micro_steps=1):
     with GPT2.from_config(CONFIG, batch=2, seq_len=16, device="cpu", recompute=recompute, head_chunks=head_chunks) as model:
         runner = Runner(model, micro_steps)
         runner.run(1)
-        spans, _ = runner.record()
+        spans = runner.record()
         return spans, Shape.of(CONFIG, model.options, runner.distinct_tokens)
 
 

@@ -51,7 +51,7 @@ def test_copies_run_beside_compute():
     with GPT2.from_config(CONFIG, batch=8, seq_len=128, device="cuda", precision="bf16") as model:
         runner = Runner(model)
         runner.run(8)
-        lanes = {span.lane for span in runner.record()[0]}
+        lanes = {span.lane for span in runner.record()}
     assert lanes == {"inputs", "targets", "compute", "loss"}
 
 

@@ -39,6 +39,16 @@ def test_layers_of_equal_length_are_not_mixed_up():
     assert assign(kernels, spans).span_of == list(range(60))
 
 
+def test_one_stream_for_all_lanes():
+    spans = [span for span in step(6) if span.lane == "compute"]
+    hole = next(i for i, span in enumerate(spans) if span.name == "norm 1 bwd" and span.layer == 0)
+    start = spans[hole].end_us
+    upload, mean = Span("upload inputs", "inputs", None, start + 3, start + 13), Span("mean loss", "loss", None, start + 15, start + 24)
+    spans[hole + 1 : hole + 1] = [upload, mean]
+    kernels, truth = kernels_of(spans, 3e6, streams=False)
+    assert {kernel.stream for kernel in kernels} == {7} and assign(kernels, spans).span_of == truth
+
+
 def test_lost_and_foreign_kernels():
     spans = step(6)
     kernels, truth = kernels_of(spans, 1e6)

@@ -65,6 +65,12 @@ def test_trace_has_an_event_for_every_span_and_gap():
     assert {event["ph"] for event in events} == {"X", "M"}
 
 
+def test_a_trace_has_no_negative_times():
+    spans = [Span("upload inputs", "inputs", None, -7.0, 1.0), Span("qkv", "compute", 0, 2.0, 5.0)]
+    events = [event for event in trace(spans, "t", analyse(spans)["gaps"])["traceEvents"] if event["ph"] == "X"]
+    assert {event["name"]: event["ts"] for event in events} == {"upload inputs": 0.0, "qkv": 9.0, "gap": 7.0}
+
+
 def test_an_empty_trace_is_a_trace():
     assert [event["name"] for event in trace([], "t")["traceEvents"]] == ["process_name"]
 

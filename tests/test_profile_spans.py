@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from synthetic_step import step
 
 from pyllmc.inspection import Span
-from pyllmc.profile.spans import analyse, common, gaps, holes, length, merged
+from pyllmc.profile.spans import analyse, bounds, common, gaps, holes, length, merged, since_first
 
 END = 40
 pairs = st.lists(st.tuples(st.integers(0, END), st.integers(0, END)), max_size=12)
@@ -88,3 +88,9 @@ def test_a_step_on_four_lanes():
     assert [row["lane"] for row in found["lanes"]] == ["compute", "inputs", "targets", "loss"]
     assert found["gaps"][0]["after"] == "norm 1 bwd" and found["gaps"][0]["before"] == "embedding bwd"
     assert 0 < found["copies"]["beside_compute"] <= 1 and found["lanes"][0]["share_of_step"] > 0.9
+
+
+def test_time_begins_with_the_first_op():
+    late = [Span("upload inputs", "inputs", None, 100.0, 130.0), Span("embedding", "compute", None, 4000.0, 4010.0)]
+    assert since_first(late) == [Span("upload inputs", "inputs", None, -3900.0, -3870.0), Span("embedding", "compute", None, 0.0, 10.0)]
+    assert bounds(since_first(late)) == (0.0, 10.0) and since_first([]) == [] and since_first(late[:1]) == late[:1]

@@ -40,7 +40,7 @@ def assign(kernels, spans, lane="compute"):
 
     The offset is found on `lane`, where nearly all work is, with all kernels as candidates; then each stream
     is given to the lane that it fits, and each kernel to that lane's span that contains its midpoint, the
-    shortest where spans nest.
+    shortest where spans nest. What is left may belong to lanes that no stream was given to.
     """
     if not kernels or not spans:
         return Assignment([None] * len(kernels), 0.0, 0.0)
@@ -57,19 +57,23 @@ def assign(kernels, spans, lane="compute"):
         by_stream[kernel.stream].append(i)
     step_us = max(span.end_us for span in spans) - min(span.start_us for span in spans)
     time = ends - starts
-    for members in by_stream.values():
-        members = np.array(members)
-        best, best_lift = None, 0.0
-        for lane_spans in by_lane.values():
+    taken = set()
+    for members in map(np.array, by_stream.values()):
+        fits = []
+        for name, lane_spans in by_lane.items():
             where = _containing([spans[i] for i in lane_spans], lane_spans, middle[members])
             fit = time[members][where != NOTHING].sum() / max(time[members].sum(), 1e-12)
-            # Anything that runs beside a busy lane lies within its spans: a lane with little work says more.
+            # Whatever runs beside a busy lane lies within its spans: a lane with little work says more.
             covered = sum(spans[i].end_us - spans[i].start_us for i in lane_spans) / max(step_us, 1e-12)
-            lift = fit / max(covered, 1e-6)
-            if fit >= FITS and lift > best_lift:
-                best, best_lift = where, lift
-        # A single stream for all lanes, or spans that were lost: whatever span is there.
-        span_of[members] = _containing(spans, range(len(spans)), middle[members]) if best is None else best
+            if fit >= FITS:
+                fits.append((fit / max(covered, 1e-6), name, where))
+        if fits:
+            _, name, span_of[members] = max(fits, key=lambda each: each[0])
+            taken.add(name)
+    # Lanes without a stream of their own share one, as all do where there is only one.
+    shared = [i for i, span in enumerate(spans) if span.lane not in taken]
+    left = np.flatnonzero(span_of == NOTHING)
+    span_of[left] = _containing([spans[i] for i in shared], shared, middle[left])
     listed = [None if i == NOTHING else int(i) for i in span_of]
     return Assignment(listed, float(offset), float(time[span_of != NOTHING].sum() / max(time.sum(), 1e-12)))
 
@@ -82,7 +86,8 @@ def find_offset(starts, ends, span_starts, span_ends):
     """
     order = np.argsort(span_starts)
     span_starts, span_ends = span_starts[order], span_ends[order]
-    some_starts, some_spans = _thinned(np.sort(starts)), _thinned(span_starts)
+    # the first ones: neighbours have to stay together for their differences to mean anything
+    some_starts, some_spans = np.sort(starts)[:MOST], span_starts[:MOST]
     differences = (some_spans[:, None] - some_starts[None, :]).ravel()
     low = differences.min()
     bins = ((differences - low) / BIN_US).astype(np.int64)
@@ -120,8 +125,3 @@ def _containing(spans, names, points):
 
 def _times(spans):
     return np.array([span.start_us for span in spans]), np.array([span.end_us for span in spans])
-
-
-def _thinned(values):
-    """The first MOST values: neighbours have to stay together for their differences to mean anything."""
-    return values[:MOST]

@@ -23,7 +23,7 @@ def profile_kernels(open_runner, steps, warmup, tick=lambda: None):
         collector.take()
         runner.run(steps, tick)
         plain = collector.take()
-        spans, _ = runner.record()
+        spans = runner.record()
         armed = collector.take()
         tick()
     return evaluate(plain, armed, spans, steps, collector.untimed)

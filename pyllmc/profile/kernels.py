@@ -44,7 +44,10 @@ class Collector:
         for kind in self._kinds:
             with contextlib.suppress(Exception):  # what can't be switched off ends with the process
                 self._cupti.activity_disable(kind)
-        self._kinds = []
+        if self._kinds:
+            with contextlib.suppress(Exception):  # nothing of ours may be called when the interpreter is gone
+                self._cupti.activity_flush_all(FLUSH_FORCED)
+        self._kinds, self._found = [], []
 
     def __enter__(self):
         self.start()

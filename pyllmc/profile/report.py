@@ -54,10 +54,16 @@ def headline(profile):
         ("device", f"{seen['device']}{', driver ' + seen['driver'] if seen['driver'] else ''}"),
         ("engine", seen["libraries"]),
         ("workload", f"{title(profile)}; {profile['workload']['tokens']}"),
-        ("step", f"{spread(step)}, median and extremes of {step['count']}; the one with spans {_ms(step['recorded_ms'])}"),
+        ("step", f"{spread(step)}, median and extremes of {step['count']}; the one with spans {_recorded(step)}"),
         ("ceilings", ceilings_text(best) if best else "not measured for this device: --ceilings does it, once"),
     ]
     return table(rows)
+
+
+def _recorded(step):
+    """How long the recorded step took, and what its events cost."""
+    longer = f" ({step['recorded_ms'] / step['ms'] - 1:+.1%})" if step["ms"] and step["recorded_ms"] else ""
+    return f"{_ms(step['recorded_ms'])}{longer}"
 
 
 def ceilings_text(best):

@@ -14,7 +14,7 @@ from .kernel_profile import profile_kernels
 from .op_costs import Shape, step_work
 from .options import ENGINE_FIELDS
 from .record import Runner, make_model
-from .spans import analyse
+from .spans import analyse, bounds, since_first
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ def measure(session, kernels=False, best=False, tick=lambda: None):
         plain = runner.run(session.steps, tick)
         recorded = []
         for _ in range(session.steps):
-            recorded.append(runner.record())
+            recorded.append(since_first(runner.record()))
             tick()
         engine, device, notes = runner.model.options, runner.model.device_info, runner.model.notes()
         shape = Shape.of(session.config, engine, runner.distinct_tokens)
     # the step of median length stands for all in the pictures
-    shown, recorded_ms = sorted(recorded, key=lambda pair: pair[1])[(len(recorded) - 1) // 2]
+    shown = sorted(recorded, key=lambda spans: bounds(spans)[1])[(len(recorded) - 1) // 2]
     notes += remarks(shown)
-    op_times, found = measured.op_times_from_spans([spans for spans, _ in recorded]), None
+    op_times, found = measured.op_times_from_spans(recorded), None
     if kernels:
         try:
             if library.backend == "cpu":
@@ -94,7 +94,7 @@ def measure(session, kernels=False, best=False, tick=lambda: None):
         },
         "step": {
             "ms": statistics.median(device_ms), "low": min(device_ms), "high": max(device_ms), "count": len(device_ms),
-            "wall_ms": plain.wall_ms, "recorded_ms": recorded_ms,
+            "wall_ms": plain.wall_ms, "recorded_ms": bounds(shown)[1] / 1e3,
         },
         "spans": document.span_dicts(shown), "analysis": analyse(shown),
         "ops": measured.op_rows(op_times, work, calls, reached), "kernels": found, "ceilings": reached,

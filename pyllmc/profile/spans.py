@@ -3,6 +3,7 @@
 An interval is a (start, end) pair in microseconds. Spans may nest or overlap on a lane: time counts once.
 """
 
+import dataclasses
 import math
 from bisect import bisect_left, bisect_right
 
@@ -58,9 +59,20 @@ def usable(spans):
     return sorted(kept, key=lambda span: (span.start_us, -span.end_us))
 
 
+def since_first(spans):
+    """The same spans with times since the first one on the compute lane started.
+
+    An engine's times begin when it is told to record. A GPU's compute lane then waits for the host, which
+    makes a graph with events in it: that is no part of a step.
+    """
+    starts = [span.start_us for span in usable(spans) if span.lane == COMPUTE]
+    shift = min(starts, default=0.0)
+    return [dataclasses.replace(span, start_us=span.start_us - shift, end_us=span.end_us - shift) for span in spans]
+
+
 def bounds(spans):
-    """(start, end) of the step: from its start, time 0, to the end of the last span on the compute lane. Copies
-    on other lanes may begin before and end after it."""
+    """(start, end) of the step: from time 0 to the end of the last span on the compute lane. Copies on other
+    lanes may begin before and end after it."""
     ends = [span.end_us for span in spans if span.lane == COMPUTE] or [span.end_us for span in spans]
     return 0.0, max([0.0, *ends])
 

@@ -17,6 +17,7 @@ def trace(spans, title, gaps=()):
     """The trace as a dict. spans: of a step. gaps: as spans.analyse lists them, on a row of their own."""
     spans = usable(spans)
     lanes = lane_order(spans)
+    first = min([0.0, *(span.start_us for span in spans)])  # an early copy: times may not be negative
     events = [_meta("process_name", 0, name=title)]
     for number, lane in enumerate(lanes, 1):
         events += [_meta("thread_name", number, name=lane), _meta("thread_sort_index", number, sort_index=number)]
@@ -24,14 +25,14 @@ def trace(spans, title, gaps=()):
         kind = kind_of(span.name)
         events.append({
             "ph": "X", "pid": PROCESS, "tid": lanes.index(span.lane) + 1, "name": span.name,
-            "cat": kind or "op", "ts": span.start_us, "dur": span.end_us - span.start_us,
+            "cat": kind or "op", "ts": span.start_us - first, "dur": span.end_us - span.start_us,
             "args": {} if span.layer is None else {"layer": span.layer},
         })  # fmt: skip
     if gaps:
         row = len(lanes) + 1
         events += [_meta("thread_name", row, name="gaps"), _meta("thread_sort_index", row, sort_index=row)]
         events += [
-            {"ph": "X", "pid": PROCESS, "tid": row, "name": "gap", "cat": "gap", "ts": gap["start_us"],
+            {"ph": "X", "pid": PROCESS, "tid": row, "name": "gap", "cat": "gap", "ts": gap["start_us"] - first,
              "dur": gap["end_us"] - gap["start_us"], "args": {"after": gap["after"], "before": gap["before"]}}
             for gap in gaps
         ]  # fmt: skip
