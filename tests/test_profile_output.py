@@ -129,7 +129,8 @@ def test_page_draws_zooms_and_answers(tmp_path):
     assert found["legend"] == 2 and {"compute", "inputs"} <= set(found["whole"]) and "0.0 \u00b5s" in found["whole"]
     at = re.match(r"op (\d+), layer \1\n95.0 \u00b5s, 0.95% of the step", found["pointed"])
     assert at and found["beside"] is None
-    assert found["pointed_zoomed"] == found["pointed"] == found["again"] != found["moved"]
+    assert found["pointed_zoomed"] == found["pointed"] == found["again"]
+    assert found["moved"] == found["left"] != found["pointed"]  # dragged from there to here
     assert f"op {at[1]} \u00b7 {at[1]}" in found["zoomed"] and f"op {at[1]} \u00b7 {at[1]}" not in found["whole"]
 
 

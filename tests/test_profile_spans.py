@@ -4,7 +4,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from synthetic_step import step
 
@@ -27,6 +27,8 @@ def test_merged_is_the_union(intervals):
 
 
 @given(pairs, pairs)
+@example([(0, 1)], [(2, 3)])
+@example([(0, 2)], [(2, 3)])
 def test_common_is_the_intersection(first, second):
     found = common(merged(first), merged(second))
     assert cells(found) == cells(first) & cells(second) and length(found) == len(cells(found))

@@ -7,7 +7,7 @@ from ..figures import GRID, INK
 from .colours import GAP, UNKNOWN, colour_of, ink_on
 from .figure_parts import bare, heading, legend
 from .op_costs import kind_of
-from .spans import bounds, usable
+from .spans import COMPUTE, bounds, usable
 from .trace_event import lane_order
 
 WIDTH = 13.0  # inches
@@ -81,7 +81,7 @@ def _lanes(axes, spans, lanes, start, end, inches):
             # neighbours are told apart by a white outline; one in its own colour keeps a copy of microseconds
             # visible, and on a full lane would hide the gaps
             facecolors=colours, edgecolors=["white" if w else c for w, c in zip(wide, colours, strict=True)], gid=lane,
-            linewidths=[0.6 if w else 0.9 if len(mine) < SPARSE else 0 for w in wide],
+            linewidths=[0.6 if w else 0.9 if len(mine) < SPARSE and lane != COMPUTE else 0 for w in wide],
         )  # fmt: skip
         for span in mine:
             _label(axes, span, row, start, end, inches)
