@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from .atomic import atomic_write
+from .cache import cache_folder, make_folder
 from .errors import InvalidArgument, LlmcError, Unavailable
 from .shards import MAX_ID, MAX_TOKENS, ShardWriter, open_shard
 from .tokenizer import Tokenizer, load_tokenizer
@@ -77,7 +78,7 @@ def prepare(sources=None, tokenizer="bytes", folder=None, val_fraction=0.1, shar
     counts = _finished(home, key)
     reused = counts is not None
     if not reused:
-        _make_folder(home)
+        make_folder(home, "prepared data")
         counts = _write_shards(home, stem, documents, sizes, tokenizer, val_fraction, shard_tokens)
         with atomic_write(home / MANIFEST) as file:
             file.write(json.dumps({"key": key, "tokens": counts}, indent=1).encode())
@@ -89,14 +90,6 @@ def prepare(sources=None, tokenizer="bytes", folder=None, val_fraction=0.1, shar
         patterns["train"], patterns["val"], totals["train"], totals["val"],
         tokenizer.name, tokenizer.n_vocab, tokenizer.eot, reused,
     )  # fmt: skip
-
-
-def cache_folder():
-    """Where prepared data is kept: $PYLLMC_CACHE, else pyllmc in the user's cache folder."""
-    own = os.environ.get("PYLLMC_CACHE")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pyllmc"
 
 
 def find_documents(sources=None):
@@ -162,15 +155,6 @@ def _finished(home, key):
         return manifest["tokens"] if manifest["key"] == key else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, LlmcError):
         return None
-
-
-def _make_folder(home):
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Unavailable(
-            f"cannot make the folder {home} for prepared data ({error.strerror}): set PYLLMC_CACHE to another"
-        ) from error
 
 
 def _write_shards(home, stem, documents, sizes, tokenizer, val_fraction, shard_tokens):

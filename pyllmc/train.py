@@ -20,6 +20,7 @@ from .errors import InvalidArgument, LlmcError, OutOfMemory, Unavailable
 from .gpt2 import GPT2
 from .inspection import c_options
 from .loader import TokenLoader
+from .named_model import named_model
 from .settings import Settings
 from .shards import find_shards, open_shard
 from .tokenizer import load_tokenizer
@@ -227,13 +228,7 @@ def choose_model(args, data):
         default = GPU_SHAPE if on_gpu(args.device) else SHAPE
         config = GPT2Config(**{**default, "vocab": vocab, "context": args.seq_len, **shape})
         return f"L{config.layers}C{config.channels}", config, None
-    if os.path.exists(args.model) or args.model.endswith(".bin"):
-        config, _ = peek_checkpoint(args.model)
-        if shape:
-            raise InvalidArgument(f"--{next(iter(shape))} can't change the checkpoint {args.model}")
-        return Path(args.model).stem, config, args.model
-    config = dataclasses.replace(GPT2Config.from_descriptor(args.model), **shape)
-    return args.model.replace(":", "-"), config, None
+    return named_model(args.model, shape)
 
 
 def check_same_model(args, config, shape):
@@ -298,9 +293,9 @@ def entropy_of(pattern):
     return corpus.unigram_entropy(tokens) if tokens.size else None
 
 
-def unused_folder(name):
-    """runs/TIME-NAME, which doesn't exist yet."""
-    stem = Path("runs", f"{time.strftime('%Y%m%d-%H%M%S')}-{name}")
+def unused_folder(name, parent="runs"):
+    """parent/TIME-NAME, which doesn't exist yet."""
+    stem = Path(parent, f"{time.strftime('%Y%m%d-%H%M%S')}-{name}")
     choices = (stem.with_name(f"{stem.name}{ending}") for ending in ("", *(f"-{n}" for n in range(2, 1000))))
     return next(folder for folder in choices if not folder.exists())
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyllmc import corpus
-from pyllmc.corpus import cache_folder, prepare, unigram_entropy
+from pyllmc.cache import cache_folder
+from pyllmc.corpus import prepare, unigram_entropy
 from pyllmc.errors import InvalidArgument, Unavailable
 from pyllmc.formats import find_shards, open_shard
 from pyllmc.loader import TokenLoader
