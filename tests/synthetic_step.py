@@ -6,7 +6,7 @@ from pyllmc.inspection import Span
 from pyllmc.profile.alignment import Kernel
 
 FORWARD = (
-    ("qkv", 90), ("attention", 60), ("attproj", 35), ("residual, norm 2", 14), ("fc", 130), ("fcproj", 120), ("residual, norm 1", 14),
+    ("qkv", 90), ("attention", 60), ("attproj", 35), ("layernorm 2", 14), ("fc", 130), ("fcproj", 120), ("layernorm 1", 14),
 )  # fmt: skip
 BACKWARD = (
     ("fcproj dweight", 115), ("fcproj dinput", 140), ("fc dweight", 110), ("fc dinput", 118), ("norm 2 bwd", 17),

@@ -153,7 +153,7 @@ def test_timeline_rows_labels_and_counts():
     assert len(bars(whole, "gaps").get_paths()) == len(gaps)
     assert {"logits", "dlnf", "dwte", "adamw", "1"} <= set(texts_of(whole)) and "2" not in texts_of(whole)
     assert [axes.get_title("left") for axes in figure.axes] == ["the whole step", "layer 2 forward, enlarged", "layer 2 backward, enlarged"]
-    assert texts_of(forward) == ["qkv", "attention", "attproj", "residual,\nnorm 2", "fc", "fcproj", "residual,\nnorm 1"]
+    assert texts_of(forward) == ["qkv", "attention", "attproj", "layernorm\n2", "fc", "fcproj", "layernorm\n1"]
     assert {"fcproj dweight", "attention bwd", "qkv dinput", "norm 2 bwd"} <= set(texts_of(backward)) and len(texts_of(backward)) == 11
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == [*COLOURS, f"gap in compute (1: {gaps[0]['end_us'] - gaps[0]['start_us']:.1f} \u00b5s)"]

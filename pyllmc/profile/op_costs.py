@@ -83,8 +83,8 @@ def _attention_flops(s):
 
 
 def _norm_backward(s, adds_input, adds_weight):
-    """dinp into= from dout, inp and two statistics; gain read, dw and db into=."""
-    return _elements(s, 4 if adds_input else 3, statistics=2, vectors=5 if adds_weight else 3)
+    """dinp into= from dout, inp and two statistics; gain read, dw, db and the sums of dinp into=."""
+    return _elements(s, 4 if adds_input else 3, statistics=2, vectors=7 if adds_weight else 4)
 
 
 def _adamw(s):
@@ -108,8 +108,8 @@ OPS = {
     "embedding bwd": Op(EMBEDDING, lambda s, adds: Work(
         None, s.width * s.C * (s.N + 2 * s.distinct + (2 if adds else 1) * s.T) + FP32 * s.N)),
     "layernorm 1": Op(NORM, lambda s, adds: _elements(s, 2, statistics=2, vectors=2)),
-    "residual, norm 1": Op(NORM, lambda s, adds: _elements(s, 4, statistics=2, vectors=2)),
-    "residual, norm 2": Op(NORM, lambda s, adds: _elements(s, 4, statistics=2, vectors=2)),
+    "layernorm 2": Op(NORM, lambda s, adds: _elements(s, 2, statistics=2, vectors=2)),
+    "final norm": Op(NORM, lambda s, adds: _elements(s, 2, statistics=2, vectors=2)),
     "norm 1 again": Op(NORM, lambda s, adds: _elements(s, 2, statistics=2, vectors=2)),
     "norm 2 again": Op(NORM, lambda s, adds: _elements(s, 2, statistics=2, vectors=2)),
     "gelu again": Op(NORM, lambda s, adds: _elements(s, 8)),
@@ -117,19 +117,21 @@ OPS = {
     "norm 1 bwd": Op(NORM, lambda s, adds: _norm_backward(s, True, adds)),
     "norm 2 bwd": Op(NORM, lambda s, adds: _norm_backward(s, True, adds)),
     "qkv": Op(PRODUCT, lambda s, adds: _linear(s.N, s.C, 3 * s.C, s)),
-    "attproj": Op(PRODUCT, lambda s, adds: _linear(s.N, s.C, s.C, s)),
+    # the residual is added in the product
+    "attproj": Op(PRODUCT, lambda s, adds: _linear(s.N, s.C, s.C, s, extra=s.N * s.C)),
     # GELU's input is kept for the backward pass, so both it and GELU's output are written
     "fc": Op(PRODUCT, lambda s, adds: _linear(s.N, s.C, 4 * s.C, s, extra=4 * s.N * s.C)),
-    "fcproj": Op(PRODUCT, lambda s, adds: _linear(s.N, 4 * s.C, s.C, s)),
+    "fcproj": Op(PRODUCT, lambda s, adds: _linear(s.N, 4 * s.C, s.C, s, extra=s.N * s.C)),
     "qkv dinput": Op(PRODUCT, lambda s, adds: _linear(s.N, s.C, 3 * s.C, s, bias=False)),
     "attproj dinput": Op(PRODUCT, lambda s, adds: _linear(s.N, s.C, s.C, s, bias=False)),
     "fc dinput": Op(PRODUCT, lambda s, adds: _linear(s.N, s.C, 4 * s.C, s, bias=False)),
-    # times gelu'(pre), so GELU's input is read
-    "fcproj dinput": Op(PRODUCT, lambda s, adds: _linear(s.N, 4 * s.C, s.C, s, bias=False, extra=4 * s.N * s.C)),
+    # times gelu'(pre), so GELU's input is read; the sums of the result are fc's bias gradient
+    "fcproj dinput": Op(PRODUCT, lambda s, adds: _linear(
+        s.N, 4 * s.C, s.C, s, bias=False, extra=4 * s.N * s.C + (8 if adds else 4) * s.C)),
     "qkv dweight": Op(PRODUCT, lambda s, adds: _weight(s.N, s.C, 3 * s.C, s, adds)),
-    "attproj dweight": Op(PRODUCT, lambda s, adds: _weight(s.N, s.C, s.C, s, adds)),
-    "fc dweight": Op(PRODUCT, lambda s, adds: _weight(s.N, s.C, 4 * s.C, s, adds)),
-    "fcproj dweight": Op(PRODUCT, lambda s, adds: _weight(s.N, 4 * s.C, s.C, s, adds)),
+    "attproj dweight": Op(PRODUCT, lambda s, adds: _weight(s.N, s.C, s.C, s, adds, bias=False)),
+    "fc dweight": Op(PRODUCT, lambda s, adds: _weight(s.N, s.C, 4 * s.C, s, adds, bias=False)),
+    "fcproj dweight": Op(PRODUCT, lambda s, adds: _weight(s.N, 4 * s.C, s.C, s, adds, bias=False)),
     # forward: scores and mixing. qkv read, out and one fp32 a row and head written
     "attention": Op(ATTENTION, lambda s, adds: Work(
         2 * _attention_flops(s), s.width * 4 * s.N * s.C + FP32 * s.N * s.NH)),
