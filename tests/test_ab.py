@@ -322,7 +322,7 @@ def test_a_failure_late_keeps_what_was_measured(here, capsys, monkeypatch):
     assert status == 2 and err == "pyllmc.ab: no more\n" and written()["stopped"] == "no more"
     Path("out.json").unlink()
     monkeypatch.undo()
-    os.chdir(here)
+    monkeypatch.chdir(here)
     stop_at(monkeypatch, 3, OutOfMemory("no more"))
     status, out, err = call(capsys, "--b", "")
     assert (status, out, err) == (2, "", "pyllmc.ab: no more\n") and not Path("out.json").exists()

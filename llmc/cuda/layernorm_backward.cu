@@ -15,7 +15,7 @@ namespace llmc {
 namespace {
 
 constexpr int MAX_BLOCKS = 1280;
-constexpr int FEW_THREADS = 256;  // a block of at most these may use 80 registers a thread: 768 fit an SM
+constexpr int FEW_THREADS = 224, FEW_RESIDENT = 672;  // blocks of so few may use 96 registers a thread: so many threads fit an SM
 
 // Makes the compiler unpack the values again when they are next used rather than keep W floats alive in
 // between: registers are what limits the rows in flight here.
@@ -26,7 +26,7 @@ __device__ __forceinline__ void keep_packed(Few<X, W> &few) {
 
 // A block per row, 16 bytes of the row per thread. The next row is on its way while this one is worked on.
 template <class X, bool ADD, bool SUM, bool FEW>
-__global__ void __launch_bounds__(FEW ? FEW_THREADS : 1024, FEW ? 768 / FEW_THREADS : 1) differentiate(X *dinp, float *__restrict__ shares, const X *dout, const X *inp, const X *__restrict__ w,
+__global__ void __launch_bounds__(FEW ? FEW_THREADS : 1024, FEW ? FEW_RESIDENT / FEW_THREADS : 1) differentiate(X *dinp, float *__restrict__ shares, const X *dout, const X *inp, const X *__restrict__ w,
                                                       const float *__restrict__ mean, const float *__restrict__ rstd, int64_t N, int C, float per_column) {
     constexpr int W = Pack<X>::size, PARTS = SUM ? 3 : 2;
     __shared__ float2 slots[2][32];  // two sets: a row's sums are read while the next row's are written
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(FEW ? FEW_THREADS : 1024, FEW ? 768 / FEW_THRE
     Few<X, W> gain = mine ? load<W>(w + c) : no_values<W, X>();
     float sums[PARTS][W] = {};
 
-    Few<X, W> next_dout = no_values<W, X>(), next_inp = next_dout;
+    Few<X, W> next_dout = no_values<W, X>(), next_inp = next_dout, next_old = next_dout;
     float next_mean = 0, next_rstd = 0;
     const auto fetch = [&](int64_t row) {
         if (row >= N) return;
@@ -44,13 +44,13 @@ __global__ void __launch_bounds__(FEW ? FEW_THREADS : 1024, FEW ? 768 / FEW_THRE
         if (!mine) return;
         next_dout = load_once<W>(dout + row * C + c);
         next_inp = load<W>(inp + row * C + c);
+        if constexpr (ADD) next_old = load<W>(dinp + row * C + c);
     };
     fetch(blockIdx.x);
     int turn = 0;
     for (int64_t row = blockIdx.x; row < N; row += gridDim.x, turn ^= 1) {
         Few<X, W> d = next_dout, x = next_inp;
-        Few<X, W> old = no_values<W, X>();
-        if (ADD && mine) old = load<W>(dinp + row * C + c);  // needed last
+        const Few<X, W> old = next_old;
         const float centre = next_mean, scale = next_rstd;
         fetch(row + gridDim.x);
 
@@ -174,7 +174,7 @@ int64_t launch(Lane &lane, X *dinp, float *shares, const X *dout, const X *inp, 
     const int64_t enough_rows = ceil_div(N, 8);  // per block, lest the shares outweigh the rows
     if (can_pack<X>(C, dinp, dout, inp, w) && threads <= 1024) {
         const bool few = threads <= FEW_THREADS;
-        const int64_t resident = lane.sms * std::clamp<int64_t>(768 / threads, 1, 8);
+        const int64_t resident = lane.sms * std::clamp<int64_t>(FEW_RESIDENT / threads, 1, 8);
         const int64_t blocks = std::min({enough_rows, resident, int64_t(MAX_BLOCKS)});
         const auto kernel = few ? differentiate<X, ADD, SUM, true> : differentiate<X, ADD, SUM, false>;
         kernel<<<unsigned(blocks), unsigned(threads), 0, lane.stream>>>(dinp, shares, dout, inp, w, mean, rstd, N, C, 1.0f / C);

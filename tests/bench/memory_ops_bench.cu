@@ -4,10 +4,11 @@
 //
 //   nvcc -std=c++17 -O3 -arch=sm_90 -DLLMC_CUDA -I. -o build/memory_ops_bench tests/bench/memory_ops_bench.cu llmc/params.cpp
 //       llmc/cuda/{embedding,embedding_index,layernorm,layernorm_backward,norm,adamw,update,services}.cu   (one line)
-//   build/memory_ops_bench [B ...]        rows are B * 1024; default 64 4
+//   build/memory_ops_bench [B[:C] ...]    rows are B * 1024 of C channels; default 64:768 4:768
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <vector>
 
 #include "llmc/cuda/lane.cuh"
@@ -17,7 +18,8 @@ using namespace llmc;
 
 namespace {
 
-constexpr int T = 1024, C = 768, V = 50257;
+constexpr int T = 1024, V = 50257;
+int C = 768;
 constexpr size_t ARENA = size_t(12) << 30;
 
 char *arena;
@@ -189,17 +191,21 @@ int main(int argc, char **argv) {
         cuda_check(cudaMalloc(&arena, ARENA), "malloc");
         fill<<<4096, 256, 0, lane.stream>>>(reinterpret_cast<uint32_t *>(arena), int64_t(ARENA / 4));
         launch_check("fill");
-        std::printf("%s, C %d, T %d, bf16\n%-34s %4s %9s %9s %8s %8s\n", properties.name, C, T, "op", "B", "ms", "spread", "TB/s", "of copy");
+        std::printf("%s, T %d, bf16\n%-34s %4s %9s %9s %8s %8s\n", properties.name, T, "op", "B", "ms", "spread", "TB/s", "of copy");
         const size_t half = size_t(1) << 30;
         measure(lane, "copy, 1 GiB", 0, 2.0 * double(half), [&] {
             char *a = take<char>(half), *b = take<char>(half);
             cuda_check(cudaMemcpyAsync(a, b, half, cudaMemcpyDeviceToDevice, lane.stream), "copy");
         });
         bench_update(lane);
-        std::vector<int> batches;
-        for (int i = 1; i < argc; i++) batches.push_back(std::atoi(argv[i]));
-        if (batches.empty()) batches = {64, 4};
-        for (const int B : batches) bench_rows(lane, B);
+        std::vector<std::string> shapes(argv + 1, argv + argc);
+        if (shapes.empty()) shapes = {"64", "4"};
+        for (const std::string &shape : shapes) {
+            const size_t colon = shape.find(':');
+            C = colon == std::string::npos ? 768 : std::atoi(shape.c_str() + colon + 1);
+            std::printf("C = %d\n", C);
+            bench_rows(lane, std::atoi(shape.c_str()));
+        }
         return 0;
     } catch (const std::exception &error) {
         std::fprintf(stderr, "%s\n", error.what());
