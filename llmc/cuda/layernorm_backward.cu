@@ -15,7 +15,8 @@ namespace llmc {
 namespace {
 
 constexpr int MAX_BLOCKS = 1280;
-constexpr int FEW_THREADS = 224, FEW_RESIDENT = 672;  // blocks of so few may use 96 registers a thread: so many threads fit an SM
+constexpr int ALONE_WARPS = 4;     // of a block whose warps take a row each
+constexpr int MOST_THREADS = 384;  // of a block that takes a row: leaves 168 registers a thread
 
 // Makes the compiler unpack the values again when they are next used rather than keep W floats alive in
 // between: registers are what limits the rows in flight here.
@@ -24,76 +25,122 @@ __device__ __forceinline__ void keep_packed(Few<X, W> &few) {
     for (uint32_t &word : few.bits) asm volatile("" : "+r"(word));
 }
 
-// A block per row, 16 bytes of the row per thread. The next row is on its way while this one is worked on.
-template <class X, bool ADD, bool SUM, bool FEW>
-__global__ void __launch_bounds__(FEW ? FEW_THREADS : 1024, FEW ? FEW_RESIDENT / FEW_THREADS : 1) differentiate(X *dinp, float *__restrict__ shares, const X *dout, const X *inp, const X *__restrict__ w,
-                                                      const float *__restrict__ mean, const float *__restrict__ rstd, int64_t N, int C, float per_column) {
+// A warp for a row where 32 lanes of K packs reach across it, without a barrier; else a block for a row. What
+// limits this kernel is instructions, some 25 a value: K packs a thread share the cost of a row's two sums. The
+// next row is on its way while this one is worked on.
+template <class X, int K, bool ALONE, bool ADD, bool SUM>
+__global__ void __launch_bounds__(ALONE ? ALONE_WARPS * 32 : MOST_THREADS, !ALONE ? 1 : K == 3 ? 2 : 3)
+    differentiate(X *dinp, float *__restrict__ shares, const X *dout, const X *inp, const X *__restrict__ w, const float *__restrict__ mean,
+                  const float *__restrict__ rstd, int64_t N, int C, float per_column) {
     constexpr int W = Pack<X>::size, PARTS = SUM ? 3 : 2;
-    __shared__ float2 slots[2][32];  // two sets: a row's sums are read while the next row's are written
-    const int warp = threadIdx.x / 32, warps = blockDim.x / 32, c = threadIdx.x * W;
-    const bool mine = c < C;
-    Few<X, W> gain = mine ? load<W>(w + c) : no_values<W, X>();
-    float sums[PARTS][W] = {};
+    __shared__ float2 slots[2][ALONE ? 1 : MOST_THREADS / 32];  // two sets: a row's sums are read while the next row's are written
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32;
+    const int step = (ALONE ? 32 : blockDim.x) * W, c = (ALONE ? lane : threadIdx.x) * W;
+    const int64_t first = ALONE ? int64_t(blockIdx.x) * ALONE_WARPS + warp : blockIdx.x, stride = int64_t(gridDim.x) * (ALONE ? ALONE_WARPS : 1);
+    using Values = Few<X, W>;
+    Values gain[K];
+    float sums[PARTS][K][W] = {};
+#pragma unroll
+    for (int k = 0; k < K; k++) gain[k] = c + k * step < C ? load<W>(w + c + k * step) : no_values<W, X>();
 
-    Few<X, W> next_dout = no_values<W, X>(), next_inp = next_dout, next_old = next_dout;
+    Values next_dout[K], next_inp[K];
     float next_mean = 0, next_rstd = 0;
+    for (int k = 0; k < K; k++) next_dout[k] = next_inp[k] = no_values<W, X>();
     const auto fetch = [&](int64_t row) {
         if (row >= N) return;
         next_mean = mean[row];
         next_rstd = rstd[row];
-        if (!mine) return;
-        next_dout = load_once<W>(dout + row * C + c);
-        next_inp = load<W>(inp + row * C + c);
-        if constexpr (ADD) next_old = load<W>(dinp + row * C + c);
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            if (c + k * step >= C) continue;
+            next_dout[k] = load_once<W>(dout + row * C + c + k * step);
+            next_inp[k] = load<W>(inp + row * C + c + k * step);
+        }
     };
-    fetch(blockIdx.x);
+    fetch(first);
     int turn = 0;
-    for (int64_t row = blockIdx.x; row < N; row += gridDim.x, turn ^= 1) {
-        Few<X, W> d = next_dout, x = next_inp;
-        const Few<X, W> old = next_old;
+    for (int64_t row = first; row < N; row += stride, turn ^= 1) {
+        Values d[K], x[K], old[K];
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            d[k] = next_dout[k], x[k] = next_inp[k], old[k] = no_values<W, X>();
+            if (ADD && c + k * step < C) old[k] = load<W>(dinp + row * C + c + k * step);  // needed last
+        }
         const float centre = next_mean, scale = next_rstd;
-        fetch(row + gridDim.x);
+        fetch(row + stride);
 
         float sum_g = 0, sum_gx = 0;
-        for (int i = 0; i < W; i++) {
-            const float xhat = (x[i] - centre) * scale, g = gain[i] * d[i];
-            sums[0][i] += d[i] * xhat;
-            sums[1][i] += d[i];
-            sum_g += g;
-            sum_gx += g * xhat;
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                const float xhat = (x[k][i] - centre) * scale, g = gain[k][i] * d[k][i];
+                sums[0][k][i] += d[k][i] * xhat;
+                sums[1][k][i] += d[k][i];
+                sum_g += g;
+                sum_gx += g * xhat;
+            }
+            keep_packed(d[k]), keep_packed(x[k]), keep_packed(gain[k]);
         }
-        keep_packed(d);
-        keep_packed(x);
-        keep_packed(gain);
         sum_g = warp_sum(sum_g);
         sum_gx = warp_sum(sum_gx);
-        if (threadIdx.x % 32 == 0) slots[turn][warp] = make_float2(sum_g, sum_gx);
-        __syncthreads();
-        sum_g = sum_gx = 0;
-        for (int i = 0; i < warps; i++) {
-            sum_g += slots[turn][i].x;
-            sum_gx += slots[turn][i].y;
+        if constexpr (!ALONE) {
+            if (lane == 0) slots[turn][warp] = make_float2(sum_g, sum_gx);
+            __syncthreads();
+            sum_g = sum_gx = 0;
+            for (int i = 0; i < warps; i++) {
+                sum_g += slots[turn][i].x;
+                sum_gx += slots[turn][i].y;
+            }
         }
-        if (!mine) continue;
-        const float mean_g = sum_g * per_column, mean_gx = sum_gx * per_column;
-        float dx[W];
-        for (int i = 0; i < W; i++) {
-            const float xhat = (x[i] - centre) * scale;
-            dx[i] = scale * (gain[i] * d[i] - mean_g - xhat * mean_gx);
-            if constexpr (ADD) dx[i] += old[i];
+        // rstd * (g - mean(g) - xhat * mean(g * xhat)), its row's factors made once
+        const float shift = -scale * sum_g * per_column, slope = -scale * sum_gx * per_column;
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            if (c + k * step >= C) continue;
+            float dx[W];
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                const float xhat = (x[k][i] - centre) * scale;
+                dx[i] = scale * (gain[k][i] * d[k][i]) + (slope * xhat + shift);
+                if constexpr (ADD) dx[i] += old[k][i];
+            }
+            const Values rounded = round_few<X>(dx);
+            store<W>(dinp + row * C + c + k * step, rounded);
+            if constexpr (SUM)
+                for (int i = 0; i < W; i++) sums[2][k][i] += rounded[i];
         }
-        const Few<X, W> rounded = round_few<X>(dx);
-        store<W>(dinp + row * C + c, rounded);
-        if constexpr (SUM)
-            for (int i = 0; i < W; i++) sums[2][i] += rounded[i];
     }
-    if (!mine) return;
-    float *share = shares + int64_t(blockIdx.x) * PARTS * C + c;
+
+    float *const share = shares + int64_t(blockIdx.x) * PARTS * C;
+    if constexpr (ALONE) {  // the warps of the block meet first, in order
+        __shared__ float meeting[ALONE_WARPS][32 * W];
 #pragma unroll
-    for (int part = 0; part < PARTS; part++) {
+        for (int part = 0; part < PARTS; part++) {
 #pragma unroll
-        for (int i = 0; i < W; i += 4) {
-            *reinterpret_cast<float4 *>(share + part * C + i) = make_float4(sums[part][i], sums[part][i + 1], sums[part][i + 2], sums[part][i + 3]);
+            for (int k = 0; k < K; k++) {
+                for (int i = 0; i < W; i++) meeting[warp][lane * W + i] = sums[part][k][i];
+                __syncthreads();
+                for (int i = threadIdx.x; i < 32 * W; i += ALONE_WARPS * 32) {
+                    float total = 0;
+                    for (int other = 0; other < ALONE_WARPS; other++) total += meeting[other][i];
+                    if (k * step + i < C) share[part * C + k * step + i] = total;
+                }
+                __syncthreads();
+            }
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            if (c + k * step >= C) continue;
+#pragma unroll
+            for (int part = 0; part < PARTS; part++) {
+#pragma unroll
+                for (int i = 0; i < W; i += 4) {
+                    const float(&s)[W] = sums[part][k];
+                    *reinterpret_cast<float4 *>(share + part * C + c + k * step + i) = make_float4(s[i], s[i + 1], s[i + 2], s[i + 3]);
+                }
+            }
         }
     }
 }
@@ -170,14 +217,18 @@ __global__ void __launch_bounds__(1024) add_up_shares(X *dw, X *db, X *dsum, con
 
 template <class X, bool ADD, bool SUM>
 int64_t launch(Lane &lane, X *dinp, float *shares, const X *dout, const X *inp, const X *w, const float *mean, const float *rstd, int64_t N, int C) {
-    const int64_t threads = ceil_div(C, Pack<X>::size * 32) * 32;
     const int64_t enough_rows = ceil_div(N, 8);  // per block, lest the shares outweigh the rows
-    if (can_pack<X>(C, dinp, dout, inp, w) && threads <= 1024) {
-        const bool few = threads <= FEW_THREADS;
-        const int64_t resident = lane.sms * std::clamp<int64_t>(FEW_RESIDENT / threads, 1, 8);
-        const int64_t blocks = std::min({enough_rows, resident, int64_t(MAX_BLOCKS)});
-        const auto kernel = few ? differentiate<X, ADD, SUM, true> : differentiate<X, ADD, SUM, false>;
-        kernel<<<unsigned(blocks), unsigned(threads), 0, lane.stream>>>(dinp, shares, dout, inp, w, mean, rstd, N, C, 1.0f / C);
+    const int64_t packs = C / Pack<X>::size;
+    if (can_pack<X>(C, dinp, dout, inp, w) && packs <= MOST_THREADS * 2) {
+        const auto kernel = packs <= 32   ? differentiate<X, 1, true, ADD, SUM>
+                            : packs <= 64 ? differentiate<X, 2, true, ADD, SUM>
+                            : packs <= 96 ? differentiate<X, 3, true, ADD, SUM>
+                                          : differentiate<X, 2, false, ADD, SUM>;
+        const int threads = packs <= 96 ? ALONE_WARPS * 32 : int(ceil_div(packs, 64)) * 32;
+        int resident = 0;  // blocks of a multiprocessor
+        cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, 0), "layernorm_backward: occupancy");
+        const int64_t blocks = std::min({enough_rows, int64_t(lane.sms) * std::max(resident, 1), int64_t(MAX_BLOCKS)});
+        kernel<<<unsigned(blocks), threads, 0, lane.stream>>>(dinp, shares, dout, inp, w, mean, rstd, N, C, 1.0f / C);
         launch_check("differentiate");
         return blocks;
     }
