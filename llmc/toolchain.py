@@ -286,11 +286,15 @@ def archs():
 
 
 def arch_options():
-    """Machine code for each architecture, and PTX of the last for GPUs that came later."""
+    """Machine code for each architecture, and PTX of the last for GPUs that came later. 9.0 has warpgroup
+    products in its own target only (sm_90a), whose PTX no later GPU runs: that comes from plain compute_90."""
     chosen = archs()
     for arch in chosen:
-        code = f"[sm_{arch},compute_{arch}]" if arch == chosen[-1] else f"sm_{arch}"
-        yield f"-gencode=arch=compute_{arch},code={code}"
+        target = "90a" if arch == "90" else arch
+        together = arch == chosen[-1] and target == arch
+        yield f"-gencode=arch=compute_{target},code={f'[sm_{target},compute_{target}]' if together else f'sm_{target}'}"
+        if arch == chosen[-1] and not together:
+            yield f"-gencode=arch=compute_{arch},code=compute_{arch}"
 
 
 # -- compiler options -----------------------------------------------------------------------------

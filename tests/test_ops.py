@@ -439,7 +439,7 @@ def classifier_build(rng, rows, V, Vp, write):
     return (normal(rng, rows, V, scale=4), targets), run, truth
 
 
-CLASSIFIER = [(7, 257, 384), (1, 5, 128), (64, 1, 128), (3, 50257, 50304), (5, 128, 128)]
+CLASSIFIER = [(7, 257, 384), (1, 5, 128), (64, 1, 128), (3, 50257, 50304), (5, 128, 128), (420, 16389, 16512)]
 
 
 @case("classifier", *CLASSIFIER)
@@ -519,6 +519,28 @@ def test_cuda_against_cpu(cuda_ops, op, build, shape, dtype, misaligned):
     check(op, got, run(Ops("cpu"), *inputs), "bf16" if dtype == "bf16" else "cuda")
 
 
+# One row, fewer than a tile, an odd number of tiles, several tiles a block; inner lengths that end within a block.
+OWN_GELU = [(1, 64, 64), (77, 64, 320), (200, 128, 768), (385, 832, 64), (1000, 3072, 72), (4096, 3072, 768)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("N, C, OC", OWN_GELU)
+def test_own_gelu_products(cuda_ops, N, C, OC):
+    """The products that tuning may choose, chosen or not."""
+    rng, own, cpu = np.random.default_rng(N), Ops("cuda", "bf16"), Ops("cpu")
+    inp, b, dout = (round_bf16(normal(rng, *shape)) for shape in ((N, C), (OC,), (N, OC)))
+    w, pre = round_bf16(normal(rng, OC, C, scale=C**-0.5)), round_bf16(normal(rng, N, C, scale=2))
+    for bias in (b, None):
+        found = own.own_gelu_forward(inp, w, bias)
+        if found is None:
+            pytest.skip("this device has no such product")
+        check("linear_gelu_forward", found, cpu.linear_gelu_forward(inp, w, bias), "bf16")
+    for sums in (True, False):
+        found, again = (own.own_gelu_backward(dout, w, pre, sums)[: 1 + sums] for _ in range(2))
+        check("linear_gelu_backward_input", found, cpu.linear_gelu_backward_input(dout, w, pre, sums)[: 1 + sums], "bf16")
+        assert all((a == b).all() for a, b in zip(found, again, strict=True))
+
+
 def both(test):
     """Runs a test on the CPU, and where there is a device on CUDA in both types."""
     modes = [pytest.param("cpu", "fp32")]
@@ -554,20 +576,22 @@ def test_nan_and_infinity_survive(ops):
     x = np.array([np.nan, 1, np.inf, -1, 0, 2, 3, 4], np.float32)
     assert np.isnan(ops.gelu_forward(x)[0]) and np.isfinite(ops.gelu_forward(x)[[1, 3, 4]]).all()
     for bad in (np.nan, np.inf):
-        logits = np.zeros((3, 128), np.float32)
-        logits[1, 70] = bad
-        losses, _ = ops.classifier(logits, np.zeros(3, np.int32), 1.0, 100)
-        assert np.isfinite(losses[[0, 2]]).all() and not np.isfinite(losses[1])
+        for V, Vp in ((100, 128), (20001, 20096)):
+            logits = np.zeros((3, Vp), np.float32)
+            logits[1, 70] = bad
+            losses, _ = ops.classifier(logits, np.zeros(3, np.int32), 1.0, V)
+            assert np.isfinite(losses[[0, 2]]).all() and not np.isfinite(losses[1])
         assert not np.isfinite(ops.global_norm_squared(np.array([1, bad, 2], np.float32)))
 
 
+@pytest.mark.parametrize("V, Vp", [(100, 128), (20001, 20096)])
 @both
-def test_classifier_large_logits(ops):
-    logits = np.full((2, 128), -np.inf, np.float32)
+def test_classifier_large_logits(ops, V, Vp):
+    logits = np.full((2, Vp), -np.inf, np.float32)
     logits[0, :3], logits[1, :3] = (1000, 992, 0), (-1000, -1000, -1000)  # all of them bf16 values
-    losses, dlogits = ops.classifier(logits, np.zeros(2, np.int32), 1.0, 100)
+    losses, dlogits = ops.classifier(logits, np.zeros(2, np.int32), 1.0, V)
     np.testing.assert_allclose(losses, [np.log1p(np.exp(-8.0)), np.log(3)], rtol=1e-2)
-    assert np.isfinite(dlogits[:, :100]).all() and (dlogits[:, 3:100] == 0).all()
+    assert np.isfinite(dlogits[:, :V]).all() and (dlogits[:, 3:V] == 0).all()
 
 
 @both

@@ -99,6 +99,16 @@ def test_chosen_architectures_win():
         assert bad.split()[0] in one_sentence(run(*ask, CUDA_ARCHS=bad))
 
 
+@pytest.mark.parametrize("chosen, options", {
+    "default": ("80 90", ["compute_80,code=sm_80", "compute_90a,code=sm_90a", "compute_90,code=compute_90"]),
+    "not last": ("90 120", ["compute_90a,code=sm_90a", "compute_120,code=[sm_120,compute_120]"]),
+    "as written": ("90a", ["compute_90a,code=[sm_90a,compute_90a]"]),
+}.values())
+def test_each_architecture_gets_its_own_target_and_the_last_one_ptx(toolchain, monkeypatch, chosen, options):
+    monkeypatch.setenv("CUDA_ARCHS", chosen)
+    assert list(toolchain.arch_options()) == [f"-gencode=arch={option}" for option in options]
+
+
 # -- compilers and options ------------------------------------------------------------------------
 
 

@@ -6,7 +6,8 @@
 //
 // Epilogues that save a pass over memory, and what runs where the library has none for the shape:
 //   bias, residual      fp32, bf16   both written into out first, the product added to it
-//   gelu, gelu'         bf16         gelu.cu over the stored pre-activation (N*OC*4 bytes, 6 for the slope)
+//   gelu, gelu'         bf16         gelu.cu over the stored pre-activation (N*OC*4 bytes, 6 for the slope), or
+//                                    linear_wgmma.cu, product and all; which, linear_tune.cu finds by timing
 //   bias gradient       bf16         column_sum.cu (N*OC*2 bytes)
 // fp32 does the last two by its own kernels always: the library does not say how exact its tanh is
 // (ours: 1e-6), and under TF32 it would sum rounded values. LinearState::notes tells of fallbacks.
@@ -16,6 +17,7 @@
 #include "lane.cuh"
 #include "linear.h"
 #include "linear_plan.h"
+#include "linear_wgmma.h"
 #include "pack.cuh"
 
 namespace llmc {
@@ -30,12 +32,17 @@ void check_sizes(const char *op, int N, int C, int OC) {
     if (N < 0 || C < 1 || OC < 1) fail(LLMC_INVALID, "%s: N %d, C %d, OC %d, expected N >= 0, C >= 1, OC >= 1", op, N, C, OC);
 }
 
+// Whether tuning found our own product the quickest for these operands.
+bool runs_own(Lane &lane, const ProductShape &shape, const Operands &operands) {
+    return linear_state(lane).plan(lane, shape, operands, CUDA_R_16BF).way == Way::OWN;
+}
+
 // False, and nothing is enqueued, where the epilogue is missing or was found slower.
 template <class X>
 bool try_product(Lane &lane, const ProductShape &shape, const Operands &operands) {
     LinearState &state = linear_state(lane);
     ProductPlan &plan = state.plan(lane, shape, operands, cuda_type<X>());
-    if (!plan.available || plan.refused) return false;
+    if (!plan.available || plan.way != Way::LIBRARY) return false;
     state.run(lane, plan, operands);
     return true;
 }
@@ -93,8 +100,10 @@ void linear_gelu_forward(Lane &lane, X *out, X *pre, const X *inp, const X *w, c
     check_sizes("linear_gelu_forward", N, C, OC);
     if (N == 0) return;
     if constexpr (fuses_more_than_bias<X>) {
-        const Epilogue epilogue = b ? Epilogue::GELU_BIAS : Epilogue::GELU;
-        if (try_product<X>(lane, {Product::FORWARD, epilogue, Into::ASSIGN, N, C, OC}, {w, inp, out, b, pre})) return;
+        const ProductShape shape{Product::FORWARD, b ? Epilogue::GELU_BIAS : Epilogue::GELU, Into::ASSIGN, N, C, OC};
+        const Operands operands{w, inp, out, b, pre};
+        if (runs_own(lane, shape, operands)) return wgmma_gelu_forward(lane, out, pre, inp, w, b, N, C, OC);
+        if (try_product<X>(lane, shape, operands)) return;
     }
     linear_forward(lane, pre, inp, w, b, N, C, OC);
     gelu_forward(lane, out, pre, int64_t(N) * OC);
@@ -111,7 +120,15 @@ template <class X>
 void linear_gelu_backward_input(Lane &lane, X *dpre, X *dsum, void *scratch, const X *dout, const X *w, const X *pre, int N, int C, int OC, Into into) {
     check_sizes("linear_gelu_backward_input", N, C, OC);
     if constexpr (fuses_more_than_bias<X>) {
-        if (N > 0 && try_product<X>(lane, {Product::BACKWARD_INPUT, Epilogue::GELU_SLOPE, Into::ASSIGN, N, C, OC}, {w, dout, dpre, nullptr, pre})) {
+        const ProductShape shape{Product::BACKWARD_INPUT, Epilogue::GELU_SLOPE, Into::ASSIGN, N, C, OC};
+        const Operands operands{w, dout, dpre, nullptr, pre};
+        if (N > 0 && runs_own(lane, shape, operands)) {
+            float *const partials = dsum ? static_cast<float *>(scratch) : nullptr;
+            wgmma_gelu_backward(lane, dpre, partials, dout, w, pre, N, C, OC);
+            if (dsum) add_partials(lane, dsum, partials, wgmma_slices(N), C, into);
+            return;
+        }
+        if (N > 0 && try_product<X>(lane, shape, operands)) {
             if (dsum) column_sum(lane, dsum, scratch, dpre, N, C, into);
             return;
         }
@@ -143,7 +160,7 @@ void linear_backward_weight(Lane &lane, X *dw, X *db, void *scratch, const X *do
     product<X>(lane, {Product::BACKWARD_WEIGHT, Epilogue::NONE, into, N, C, OC}, {inp, dout, dw});
 }
 
-size_t linear_scratch_bytes(int N, int OC) { return column_sum_bytes(N, OC); }
+size_t linear_scratch_bytes(int N, int OC) { return std::max(column_sum_bytes(N, OC), size_t(wgmma_slices(N)) * size_t(std::max(OC, 0)) * sizeof(float)); }
 
 void linear_prepare(Lane &lane) { linear_state(lane); }
 

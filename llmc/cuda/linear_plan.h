@@ -40,6 +40,10 @@ struct ProductShape {
     int N, C, OC;
 };
 
+// How a product with an epilogue runs: by the library, by the plain product and a kernel of its own for the rest,
+// or by our own product (linear_wgmma.h), which has GELU's.
+enum class Way { LIBRARY, APART, OWN };
+
 struct ProductPlan {
     cublasLtMatmulDescOpaque_t matmul;
     cublasLtMatrixLayoutOpaque_t a, b, d;
@@ -47,7 +51,7 @@ struct ProductPlan {
     std::array<uint32_t, 4> alignment;  // of a, b, d and the addend in bytes, 16 at most
     bool adds, has_vector, has_matrix;
     bool available = false;  // the library has an algorithm
-    bool refused = false;    // tuning found the epilogue slower than a kernel of its own
+    Way way = Way::LIBRARY;  // by tuning
 };
 
 // Name, shape and type for messages.

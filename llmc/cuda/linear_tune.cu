@@ -10,6 +10,7 @@
 #include "lane.cuh"
 #include "linear.h"
 #include "linear_plan.h"
+#include "linear_wgmma.h"
 #include "pack.cuh"
 
 namespace llmc {
@@ -176,12 +177,17 @@ std::string tune(Lane &lane, const LinearUse &use, void *scratch, size_t scratch
     }
     auto times = tuner.choose(*plan);
     const char *remark = "";
-    if (plan->has_matrix || (use.op == LinearOp::BACKWARD_WEIGHT && plan->has_vector)) {  // or GELU, or the bias gradient, apart
-        plan->refused = true;
-        const auto apart = tuner.choose(*tuner.plans().back());
-        if (apart.best < times.best * WORTH) times.best = apart.best, remark = plan->has_matrix ? ", GELU apart" : ", bias gradient apart";
-        else plan->refused = false;
-    }
+    const auto compare = [&](Way way, const char *said, auto measure) {
+        const Way before = plan->way;
+        plan->way = way;
+        const float ms = measure();
+        if (ms < times.best * WORTH) times.best = ms, remark = said;
+        else plan->way = before;
+    };
+    const bool gelu = plan->has_matrix;
+    if (gelu || (use.op == LinearOp::BACKWARD_WEIGHT && plan->has_vector))
+        compare(Way::APART, gelu ? ", GELU apart" : ", bias gradient apart", [&] { return tuner.choose(*tuner.plans().back()).best; });
+    if (gelu && wgmma_gelu_available(lane, use.N, use.C, use.OC)) compare(Way::OWN, ", by our own product", [&] { return tuner.measure(times.best); });
     char text[256];
     std::snprintf(text, sizeof text, "%s: %.4f -> %.4f ms%s\n", bench.name().c_str(), times.first, times.best, remark);
     return text;

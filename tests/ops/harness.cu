@@ -14,6 +14,10 @@
 #include "../../llmc/device.h"
 #include "../../llmc/error.h"
 #include "../../llmc/ops.h"
+#ifdef LLMC_CUDA
+#include "../../llmc/cuda/column_sum.h"
+#include "../../llmc/cuda/linear_wgmma.h"
+#endif
 
 using namespace llmc;
 
@@ -354,6 +358,30 @@ void do_layout(const llmc_config *config, int64_t *offset, int64_t *count, int64
     *total = layout.total;
 }
 
+// The CUDA backend's own products with GELU, which linear_* take only where timing says so. *ran: whether this
+// device and these sizes have them.
+#ifdef LLMC_CUDA
+void do_own_gelu_forward(float *out, float *pre, const float *inp, const float *w, const float *b, int N, int C, int OC, int *ran) {
+    if (!(*ran = wgmma_gelu_available(lane(), N, C, OC))) return;
+    Stored<bf16> o(out, int64_t(N) * OC), p(pre, int64_t(N) * OC), i(inp, int64_t(N) * C), sw(w, int64_t(OC) * C), sb(b, OC);
+    wgmma_gelu_forward(lane(), o.get(), p.get(), i.get(), sw.get(), sb.get(), N, C, OC);
+    o.back(out), p.back(pre);
+}
+void do_own_gelu_backward(float *dpre, float *dsum, const float *dout, const float *w, const float *pre, int N, int C, int OC, int *ran) {
+    if (!(*ran = wgmma_gelu_available(lane(), N, C, OC))) return;
+    Stored<bf16> dp(dpre, int64_t(N) * C), ds(dsum, C), d(dout, int64_t(N) * OC), sw(w, int64_t(OC) * C), p(pre, int64_t(N) * C);
+    Scratch scratch(linear_scratch_bytes(N, C));
+    float *const partials = dsum ? reinterpret_cast<float *>(scratch.memory) : nullptr;
+    wgmma_gelu_backward(lane(), dp.get(), partials, d.get(), sw.get(), p.get(), N, C, OC);
+    if (dsum) add_partials(lane(), ds.get(), partials, wgmma_slices(N), C, Into::ASSIGN);
+    dp.back(dpre), ds.back(dsum);
+    scratch.check("linear scratch");
+}
+#else
+void do_own_gelu_forward(float *, float *, const float *, const float *, const float *, int, int, int, int *ran) { *ran = 0; }
+void do_own_gelu_backward(float *, float *, const float *, const float *, const float *, int, int, int, int *ran) { *ran = 0; }
+#endif
+
 void do_device_count(int *count) { *count = device_count(); }
 void do_device_alloc(uint64_t bytes) { device_free(device_alloc(bytes)); }
 
@@ -375,6 +403,8 @@ void do_device_alloc(uint64_t bytes) { device_free(device_alloc(bytes)); }
 // clang-format off
 EXPORT_PLAIN(configure, (int threads, int tf32, int deterministic, int misaligned), (threads, tf32, deterministic, misaligned))
 EXPORT_PLAIN(layout, (const llmc_config *config, int64_t *offset, int64_t *count, int64_t *total), (config, offset, count, total))
+EXPORT_PLAIN(own_gelu_forward, (float *out, float *pre, const float *inp, const float *w, const float *b, int N, int C, int OC, int *ran), (out, pre, inp, w, b, N, C, OC, ran))
+EXPORT_PLAIN(own_gelu_backward, (float *dpre, float *dsum, const float *dout, const float *w, const float *pre, int N, int C, int OC, int *ran), (dpre, dsum, dout, w, pre, N, C, OC, ran))
 EXPORT_PLAIN(device_count, (int *count), (count))
 EXPORT_PLAIN(device_alloc, (uint64_t bytes), (bytes))
 EXPORT(embedding_forward, (float *out, const int *tokens, const float *wte, const float *wpe, int B, int T, int C, int first, int Vp, int maxT), (out, tokens, wte, wpe, B, T, C, first, Vp, maxT))
