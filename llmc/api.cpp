@@ -6,6 +6,7 @@
 #include "error.h"
 #include "llmc.h"
 #include "model.h"
+#include "ops.h"
 #include "sampler.h"
 
 using namespace llmc;
@@ -142,6 +143,20 @@ llmc_status llmc_comm_id(uint8_t *id, int64_t bytes) {
         require(id, "id");
         if (bytes != LLMC_COMM_ID_BYTES) fail(LLMC_INVALID, "bytes is %lld, expected %d", (long long)bytes, int(LLMC_COMM_ID_BYTES));
         fail(LLMC_UNAVAILABLE, "this build trains on one device");
+    });
+}
+
+const char *llmc_tuning_export(void) {
+    static thread_local std::string text;
+    text.clear();
+    guarded("llmc_tuning_export", nullptr, [&] { text = linear_export_tuning(); });
+    return text.c_str();
+}
+
+llmc_status llmc_tuning_import(const char *text) {
+    return guarded("llmc_tuning_import", nullptr, [&] {
+        require(text, "text");
+        linear_import_tuning(text);
     });
 }
 

@@ -34,7 +34,7 @@ extern "C" {
 
 /* ---- begin ABI: pyllmc parses the text between these two marks ---- */
 
-enum { LLMC_ABI_VERSION = 1 };
+enum { LLMC_ABI_VERSION = 2 };
 
 typedef enum {
     LLMC_OK = 0,
@@ -190,6 +190,12 @@ llmc_status llmc_comm_id(uint8_t *id, int64_t bytes);
 
 /* -- a model ----------------------------------------------------------------------------------- */
 
+/* What options.tune has found in this process, a line a matrix product, for a later process to give back: it is
+ * then not timed again. Lines name device and library version, and count for those alone. "" on a CPU. Valid
+ * until this thread's next call. */
+const char *llmc_tuning_export(void);
+/* Before llmc_model_create. LLMC_INVALID for text that export did not write; nothing of it is then taken. */
+llmc_status llmc_tuning_import(const char *text);
 void llmc_options_default(llmc_options *options);
 void llmc_hyper_default(llmc_hyper *hyper);
 llmc_status llmc_memory_plan(const llmc_config *config, const llmc_options *options, llmc_memory *plan);

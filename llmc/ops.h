@@ -84,6 +84,10 @@ struct LinearUse {
 // lane. Nothing on the CPU.
 template <class X>
 void linear_choose(Lane &, const std::vector<LinearUse> &uses, bool tune, void *scratch, size_t scratch_bytes);
+// What `tune` has found in this process, as text, and text of an earlier one to take over (Error: the line that
+// can't be read; nothing is then taken). Nothing on the CPU.
+std::string linear_export_tuning();
+void linear_import_tuning(const std::string &text);
 // What runs differently from what was asked for, a sentence a line, since the last call.
 std::string linear_take_notes(Lane &);
 

@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from . import _native, generation, options
+from . import _native, generation, options, tuning
 from .batches import Slot, as_tokens, check_ids, micro_batches
 from .checkpoint import iter_checkpoint, peek_checkpoint, write_checkpoint
 from .config import GPT2Config
@@ -38,7 +38,12 @@ class GPT2(Inspected):
         ffi = self.library.ffi
         shape = c_config(ffi, config)
         wanted = c_options(self.library, ordinal, {"batch": batch, "seq_len": seq_len, **engine_options})
+        tunes = self.library.backend != "cpu" and wanted.tune and not wanted.deterministic
+        if tunes:
+            tuning.recall(self.library)
         self.handle = _native.Handle(self.library, shape, wanted)
+        if tunes:
+            tuning.keep(self.library)
         self._finalizer = weakref.finalize(self, self.handle.close)  # at the latest at the interpreter's exit
         resolved = ffi.new("llmc_options *")
         self.handle.call("llmc_model_options", resolved)

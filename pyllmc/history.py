@@ -52,11 +52,12 @@ class History:
 def find_logs(run):
     """The logs of a run folder, the one to prefer first, or the log file itself.
 
-    Raises InvalidArgument for a folder without a log, OSError for what isn't there.
+    Raises InvalidArgument for a folder without a log, and for what isn't there.
     """
     path = Path(run)
+    if not path.exists():
+        raise InvalidArgument(f"{run}: no such file or folder; expected a run folder or a log")
     if not path.is_dir():
-        path.stat()
         return [path]
     found = [path / name for name in (JSON_LOG, MAIN_LOG) if (path / name).is_file()]
     if not found:

@@ -102,6 +102,15 @@ def test_devices(lib):
     refused("INVALID", "info", call=lambda: driver.check(lib, lib.llmc_device_info(0, ffi.NULL)))
 
 
+def test_what_tuning_found(lib, backend):
+    refused("INVALID", "text", call=lambda: driver.check(lib, lib.llmc_tuning_import(ffi.NULL)))
+    if backend == "cpu":  # which finds nothing and takes anything
+        driver.check(lib, lib.llmc_tuning_import(b"whatever\n"))
+        assert ffi.string(lib.llmc_tuning_export()) == b""
+    else:
+        refused("INVALID", "line 1", call=lambda: driver.check(lib, lib.llmc_tuning_import(b"whatever\n")))
+
+
 def test_communicator_id(lib):
     refused("INVALID", "id", call=lambda: driver.check(lib, lib.llmc_comm_id(ffi.NULL, 128)))
     refused("INVALID", "12", call=lambda: driver.check(lib, lib.llmc_comm_id(ffi.new("uint8_t[128]"), 12)))

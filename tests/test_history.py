@@ -65,7 +65,7 @@ def test_which_log_of_a_folder(tmp_path):
 def test_what_is_no_run(tmp_path):
     with pytest.raises(InvalidArgument, match=r"no run in the folder .*: looked for log.jsonl and main.log"):
         read_history(tmp_path)
-    with pytest.raises(FileNotFoundError, match="absent"):
+    with pytest.raises(InvalidArgument, match="absent: no such file or folder"):
         read_history(tmp_path / "absent")
     (tmp_path / "text").write_text("so it goes\n" * 3)
     with pytest.raises(FormatError, match="text: neither a log.jsonl nor a main.log"):

@@ -113,7 +113,7 @@ def test_any_log_gives_a_picture(here, capsys, text):
 
 @pytest.mark.parametrize(
     "words, part",
-    [("", "required: RUN"), ("none", "No such file.*none"), (".", r"no run in the folder \.: looked for log.jsonl and main.log"),
+    [("", "required: RUN"), ("none", "none: no such file"), (".", r"no run in the folder \.: looked for log.jsonl and main.log"),
      ("a -o x.pdf", r"x.pdf has the suffix '.pdf': pictures are written as .png or .svg"), ("a -o x", "x has no suffix"),
      ("a -o none/x.png", "there is no folder none"), ("a -o dir.png", "dir.png: it is a folder"),
      ("text", "neither a log.jsonl nor a main.log"), ("a --labels x,y", "2 labels for 1 runs"),

@@ -114,6 +114,8 @@ void linear_backward_weight(Lane &lane, X *dw, X *db, void *, const X *dout, con
 template <class X>
 void linear_choose(Lane &, const std::vector<LinearUse> &, bool, void *, size_t) {}
 std::string linear_take_notes(Lane &) { return {}; }
+std::string linear_export_tuning() { return {}; }
+void linear_import_tuning(const std::string &) {}
 
 template void linear_choose<float>(Lane &, const std::vector<LinearUse> &, bool, void *, size_t);
 template void linear_forward<float>(Lane &, float *, const float *, const float *, const float *, int, int, int);

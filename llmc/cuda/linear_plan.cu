@@ -162,6 +162,12 @@ void LinearState::run(Lane &lane, ProductPlan &plan, const Operands &operands) {
     blas_check(status, "linear: cublasLtMatmul");
 }
 
+bool LinearState::takes(const Lane &lane, ProductPlan &plan, const cublasLtMatmulAlgo_t &algo) {
+    cublasLtMatmulHeuristicResult_t needs{};
+    const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle_, &plan.matmul, &plan.a, &plan.b, &plan.d, &plan.d, &algo, &needs);
+    return status == CUBLAS_STATUS_SUCCESS && needs.workspaceSize <= (lane.blas_workspace ? lane.blas_workspace_bytes : 0);
+}
+
 LinearState &linear_state(Lane &lane) {
     if (!lane.blas) lane.blas = std::make_shared<LinearState>(lane.device);
     return *static_cast<LinearState *>(lane.blas.get());

@@ -68,6 +68,8 @@ class LinearState {
     // The library's proposals, best guess first. fp32 partial sums only.
     std::vector<cublasLtMatmulAlgo_t> candidates(const Lane &lane, ProductPlan &plan, int at_most);
     void run(Lane &lane, ProductPlan &plan, const Operands &operands);
+    // Whether the library would run the plan by this algorithm, from wherever it comes.
+    bool takes(const Lane &lane, ProductPlan &plan, const cublasLtMatmulAlgo_t &algo);
 
     std::string notes;
     std::vector<ProductPlan *> *asked = nullptr;  // tuning: every plan that is looked up is listed here
