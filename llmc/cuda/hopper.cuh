@@ -36,22 +36,11 @@ __device__ __forceinline__ uint32_t shared_address(const void *pointer) { return
 __device__ __forceinline__ void barrier_init(uint64_t *barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
-// After the inits, before the threads of the cluster meet: other blocks and the copies see them.
+// After the inits, before the block meets: the copies see them.
 __device__ __forceinline__ void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 __device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-// At the same barrier of block `rank` of the cluster. Releases nothing but to this block: for "I have read",
-// after wgmma_wait. (A release to the cluster waits for all this thread's stores to reach the L2.)
-__device__ __forceinline__ void barrier_arrive_at(uint64_t *barrier, uint32_t rank) {
-    asm volatile(
-        "{\n"
-        ".reg .b32 there;\n"
-        "mapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-        "}" ::"r"(shared_address(barrier)), "r"(rank)
-        : "memory");
 }
 // Arrives, and makes the phase wait for this many bytes of copies too.
 __device__ __forceinline__ void barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes) {
@@ -129,17 +118,6 @@ __device__ __forceinline__ bool elected() {
     return yes;
 }
 
-// -- the cluster
-
-__device__ __forceinline__ uint32_t cluster_rank() {
-    uint32_t rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-// All threads of all its blocks meet, whole warps at a time.
-__device__ __forceinline__ void cluster_meet() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
 // `threads` threads, whole warps, meet at hardware barrier `id`; 0 is that of __syncthreads.
 __device__ __forceinline__ void some_meet(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
@@ -157,20 +135,6 @@ __device__ __forceinline__ void copy_bands(void *to, const CUtensorMap &map, int
                      shared_address(to)),
                  "l"(&map), "r"(x), "r"(y), "r"(band), "r"(shared_address(barrier))
                  : "memory");
-}
-// To the same address, and counted at the same barrier, of every block of the cluster in mask.
-__device__ __forceinline__ void copy_tile_to(uint16_t mask, void *to, const CUtensorMap &map, int x, int y, uint64_t *barrier) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(
-                     shared_address(to)),
-                 "l"(&map), "r"(x), "r"(y), "r"(shared_address(barrier)), "h"(mask)
-                 : "memory");
-}
-__device__ __forceinline__ void copy_bands_to(uint16_t mask, void *to, const CUtensorMap &map, int x, int y, int band, uint64_t *barrier) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(
-            shared_address(to)),
-        "l"(&map), "r"(x), "r"(y), "r"(band), "r"(shared_address(barrier)), "h"(mask)
-        : "memory");
 }
 // Into L2 only, a hint: a box; the 128 bytes around an address.
 __device__ __forceinline__ void prefetch_tile(const CUtensorMap &map, int x, int y) {

@@ -13,8 +13,9 @@
 //   finishing    three warps apply GELU or slope and write, 512 bytes of a row a warp, while the next tile is
 //                multiplied; they take the parts of tiles, 16 rows each, in turn
 // A tile of that size reads each value from shared memory and L2 the fewest times that registers allow. (With
-// one warp more a thread has 152 registers at launch; the assembler wants 154 for a product with 128 sums.) Two blocks that need the same columns of right form a cluster: each
-// copies half for both.
+// one warp more a thread has 152 registers at launch; the assembler wants 154 for a product with 128 sums.)
+// Measured and left out: pairs of blocks that share right (level), tiles of 192 columns with a fourth slot and seven
+// finishing warps (1 to 10% slower).
 #include "linear_wgmma.h"
 
 #include <algorithm>
@@ -35,7 +36,7 @@ constexpr bool FOR_SM_90A = true;
 constexpr bool FOR_SM_90A = false;  // nothing but an empty kernel, which wgmma_gelu_available recognises
 #endif
 
-template <bool FORWARD, int CLUSTER>
+template <bool FORWARD>
 __global__ void __launch_bounds__(THREADS, 1)
     gelu_product(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtensorMap right, const Task task) {
     if constexpr (FOR_SM_90A) {
@@ -47,24 +48,22 @@ __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x == 0) {
             prefetch_map(left);
             prefetch_map(right);
-            for (int i = 0; i < SLOTS; i++) barrier_init(&shared.filled[i], 1), barrier_init(&shared.emptied[i], MULTIPLIERS * CLUSTER);
+            for (int i = 0; i < SLOTS; i++) barrier_init(&shared.filled[i], 1), barrier_init(&shared.emptied[i], MULTIPLIERS);
             for (int i = 0; i < MULTIPLIERS; i++) barrier_init(&shared.handed[i], 1), barrier_init(&shared.taken[i], 1);
             barrier_init(&shared.summed, FINISHERS);
             barrier_init_fence();
         }
-        if constexpr (CLUSTER > 1) cluster_meet();
-        else __syncthreads();
+        __syncthreads();
 
         if (warp < MULTIPLIERS) {
             take_registers<MULTIPLY_REGISTERS>();
-            multiply_tiles<FORWARD, CLUSTER>(task, shared, ring, units, warp);
+            multiply_tiles<FORWARD>(task, shared, ring, units, warp);
         } else {
             keep_registers<OTHER_REGISTERS>();
-            if (warp == MULTIPLIERS + FINISHERS) load_tiles<FORWARD, CLUSTER>(left, right, task, shared, ring);
-            else if constexpr (FORWARD) finish_forward<CLUSTER>(task, shared, units, warp - MULTIPLIERS);
-            else finish_backward<CLUSTER>(task, shared, units, warp - MULTIPLIERS);
+            if (warp == MULTIPLIERS + FINISHERS) load_tiles<FORWARD>(left, right, task, shared, ring);
+            else if constexpr (FORWARD) finish_forward(task, shared, units, warp - MULTIPLIERS);
+            else finish_backward(task, shared, units, warp - MULTIPLIERS);
         }
-        if constexpr (CLUSTER > 1) cluster_meet();  // nobody leaves while another may copy to it or arrive at its barriers
     }
 }
 
@@ -109,9 +108,9 @@ CUtensorMap band_boxes(const bf16 *matrix, int rows, int columns, int bands, int
     return map;
 }
 
-template <bool FORWARD, int CLUSTER>
+template <bool FORWARD>
 void launch(Lane &lane, const Task &task, const bf16 *left, const bf16 *right) {
-    const auto kernel = gelu_product<FORWARD, CLUSTER>;
+    const auto kernel = gelu_product<FORWARD>;
     static std::atomic<uint64_t> allowed{0};  // a bit a device
     const uint64_t device = uint64_t(1) << (lane.device % 64);
     if (!(allowed.load() & device)) {
@@ -119,21 +118,11 @@ void launch(Lane &lane, const Task &task, const bf16 *left, const bf16 *right) {
         allowed.fetch_or(device);
     }
     const CUtensorMap left_boxes = boxes(left, task.rows, task.inner, ROWS);
-    const CUtensorMap right_boxes = FORWARD ? boxes(right, task.width, task.inner, COLUMNS / CLUSTER) : band_boxes(right, task.inner, task.width, COLUMNS / 64 / CLUSTER, INNER);
-    cudaLaunchConfig_t config = {};
-    config.gridDim = std::min(lane.sms / CLUSTER, Order(task, CLUSTER).count()) * CLUSTER;
-    config.blockDim = THREADS;
-    config.dynamicSmemBytes = SHARED_BYTES;
-    config.stream = lane.stream;
-    cudaLaunchAttribute cluster;
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {CLUSTER, 1, 1};
-    config.attrs = &cluster;
-    config.numAttrs = CLUSTER > 1;
-    cuda_check(cudaLaunchKernelEx(&config, kernel, left_boxes, right_boxes, task), "linear: gelu_product");
+    const CUtensorMap right_boxes = FORWARD ? boxes(right, task.width, task.inner, COLUMNS) : band_boxes(right, task.inner, task.width, COLUMNS / 64, INNER);
+    const int blocks = std::min(lane.sms, Order(task).count());
+    kernel<<<blocks, THREADS, SHARED_BYTES, lane.stream>>>(left_boxes, right_boxes, task);
+    launch_check("gelu_product");
 }
-
-constexpr int CLUSTER = 1;  // blocks; pairs, which copy each half of right for both, were 1 to 9% slower
 
 void check(const char *op, int N, int C, int OC, std::initializer_list<const void *> pointers) {
     if (N < 1 || C < 64 || OC < 8 || C % 64 || OC % 8) fail(LLMC_INVALID, "%s: N %d, C %d, OC %d, expected N >= 1 and multiples of 64 and 8", op, N, C, OC);
@@ -147,7 +136,7 @@ bool wgmma_gelu_available(const Lane &lane, int N, int C, int OC) {
     if (lane.capability != 90 || N < 1 || C < 64 || OC < 8 || C % 64 || OC % 8) return false;
     static const bool compiled = [] {  // an empty kernel has no static shared memory
         cudaFuncAttributes facts = {};
-        const cudaError_t status = cudaFuncGetAttributes(&facts, gelu_product<true, CLUSTER>);
+        const cudaError_t status = cudaFuncGetAttributes(&facts, gelu_product<true>);
         if (status != cudaSuccess) cudaGetLastError();
         return status == cudaSuccess && facts.sharedSizeBytes > 0 && encode_tiled();
     }();
@@ -156,12 +145,12 @@ bool wgmma_gelu_available(const Lane &lane, int N, int C, int OC) {
 
 void wgmma_gelu_backward(Lane &lane, bf16 *dpre, float *column_partials, const bf16 *dout, const bf16 *w, const bf16 *pre, int N, int C, int OC) {
     check("wgmma_gelu_backward", N, C, OC, {dpre, dout, w, pre});
-    launch<false, CLUSTER>(lane, {dpre, const_cast<bf16 *>(pre), nullptr, column_partials, N, C, OC}, dout, w);
+    launch<false>(lane, {dpre, const_cast<bf16 *>(pre), nullptr, column_partials, N, C, OC}, dout, w);
 }
 
 void wgmma_gelu_forward(Lane &lane, bf16 *out, bf16 *pre, const bf16 *inp, const bf16 *w, const bf16 *b, int N, int C, int OC) {
     check("wgmma_gelu_forward", N, C, OC, {out, pre, inp, w, b});
-    launch<true, CLUSTER>(lane, {out, pre, b, nullptr, N, OC, C}, inp, w);
+    launch<true>(lane, {out, pre, b, nullptr, N, OC, C}, inp, w);
 }
 
 }  // namespace llmc

@@ -21,11 +21,10 @@ __device__ __forceinline__ void write(bf16 *to, Piece piece) { __stcs(reinterpre
 // The units that a finishing warp takes: every FINISHERS-th of all tiles' units.
 struct Duty {
     const Order &order;
-    const int rank;
     int tile, unit;
     uint32_t turn = 0;  // of the tile
     int2 place;
-    __device__ Duty(const Order &order, int rank, int warp) : order(order), rank(rank), tile(order.first()), unit(warp), place(order.place(tile, rank)) {}
+    __device__ Duty(const Order &order, int warp) : order(order), tile(order.first()), unit(warp), place(order.place(tile)) {}
     __device__ bool done() const { return tile >= order.count(); }
     __device__ int row() const { return place.x + unit * UNIT; }
     __device__ void advance() {
@@ -33,16 +32,15 @@ struct Duty {
         if (unit < MULTIPLIERS) return;
         unit -= MULTIPLIERS, turn ^= 1;
         tile += order.stride();
-        if (!done()) place = order.place(tile, rank);
+        if (!done()) place = order.place(tile);
     }
 };
 
 // Lane l has columns 8 l ..+ 8.
-template <int CLUSTER>
 __device__ __forceinline__ void finish_forward(const Task &task, Control &shared, const unsigned char *units, int warp) {
     const int lane = threadIdx.x % 32;
-    const Order order(task, CLUSTER);
-    for (Duty duty(order, CLUSTER > 1 ? int(cluster_rank()) : 0, warp); !duty.done(); duty.advance()) {
+    const Order order(task);
+    for (Duty duty(order, warp); !duty.done(); duty.advance()) {
         const int column = duty.place.y + lane * 8, rows = column < task.width ? task.rows - duty.row() : 0;
         const unsigned char *const unit = units + duty.unit * UNIT_BYTES;
         const int64_t at = int64_t(duty.row()) * task.width + column;
@@ -68,11 +66,10 @@ __device__ __forceinline__ void finish_forward(const Task &task, Control &shared
     }
 }
 
-template <int CLUSTER>
 __device__ __forceinline__ void finish_backward(const Task &task, Control &shared, const unsigned char *units, int warp) {
     const int lane = threadIdx.x % 32;
-    const Order order(task, CLUSTER);
-    Duty duty(order, CLUSTER > 1 ? int(cluster_rank()) : 0, warp);
+    const Order order(task);
+    Duty duty(order, warp);
 
     // The next group of rows of pre, on the way. Past the matrix the nearest inside, for a product of 0.
     Piece ahead[GROUP];

@@ -26,24 +26,23 @@ struct Task {
 };
 
 // Tiles in the order in which blocks take turns at them: a band of rows, column by column, so that what a
-// wave of blocks reads stays in L2 whichever of left and right is the large one. A unit is `tall` tiles,
-// one above the other, for the blocks of a cluster.
+// wave of blocks reads stays in L2 whichever of left and right is the large one.
 struct Order {
-    int tall, units, across, band;
-    __host__ __device__ Order(const Task &task, int tall)
-        : tall(tall), units((task.rows + ROWS * tall - 1) / (ROWS * tall)), across((task.width + COLUMNS - 1) / COLUMNS), band(16 / tall) {}
-    __host__ __device__ int count() const { return units * across; }
-    __device__ int first() const { return blockIdx.x / tall; }
-    __device__ int stride() const { return gridDim.x / tall; }
-    // First row and column of this block's tile.
-    __device__ int2 place(int index, int rank) const {
-        const int top = index / (band * across) * band, height = min(band, units - top), inside = index - top * across;
-        return {((top + inside % height) * tall + rank) * ROWS, inside / height * COLUMNS};
+    static constexpr int BAND = 16;  // tiles, one above the other
+    int down, across;
+    __host__ __device__ Order(const Task &task) : down((task.rows + ROWS - 1) / ROWS), across((task.width + COLUMNS - 1) / COLUMNS) {}
+    __host__ __device__ int count() const { return down * across; }
+    __device__ int first() const { return blockIdx.x; }
+    __device__ int stride() const { return gridDim.x; }
+    // First row and column of a tile.
+    __device__ int2 place(int index) const {
+        const int top = index / (BAND * across) * BAND, height = min(BAND, down - top), inside = index - top * across;
+        return {(top + inside % height) * ROWS, inside / height * COLUMNS};
     }
 };
 
 struct alignas(16) Control {  // static shared memory
-    uint64_t filled[SLOTS], emptied[SLOTS];           // ring: bytes arrived; multiplying warps of the cluster are through
+    uint64_t filled[SLOTS], emptied[SLOTS];           // ring: bytes arrived; multiplying warps are through
     uint64_t handed[MULTIPLIERS], taken[MULTIPLIERS]; // unit: written; read
     uint64_t summed;                                  // a tile's columns: written by every finishing warp
     union alignas(16) {
@@ -68,15 +67,15 @@ struct Ring {
 // The warp that loads: one lane has it copied, SLOTS blocks of inner values ahead of the products; all bring into L2
 // what would come late from memory: pre of the same tile, which is wanted when the product is through, and left
 // of the next one (few blocks that need the same rows do that for all).
-template <bool FORWARD, int CLUSTER>
+template <bool FORWARD>
 __device__ __forceinline__ void load_tiles(const CUtensorMap &left, const CUtensorMap &right, const Task &task, Control &shared, unsigned char *ring) {
-    const int lane = threadIdx.x % 32, rank = CLUSTER > 1 ? int(cluster_rank()) : 0;
-    const Order order(task, CLUSTER);
+    const int lane = threadIdx.x % 32;
+    const Order order(task);
     Ring at;
-    int2 place = order.place(order.first(), rank);
+    int2 place = order.place(order.first());
     for (int tile = order.first(); tile < order.count(); tile += order.stride()) {
         const bool last = tile + order.stride() >= order.count();
-        const int2 next = last ? place : order.place(tile + order.stride(), rank);
+        const int2 next = last ? place : order.place(tile + order.stride());
         const bool left_ahead = !last && next.x != place.x && next.y / COLUMNS % 4 == 0;
         for (int k = 0, lines = 0; k < task.inner; k += INNER, lines += 32, at.advance()) {
             if (elected()) {
@@ -85,15 +84,8 @@ __device__ __forceinline__ void load_tiles(const CUtensorMap &left, const CUtens
                 barrier_wait(&shared.emptied[at.slot], at.parity ^ 1, RING_EMPTIED, at.slot);
                 barrier_arrive_expecting(filled, SLOT_BYTES);
                 copy_tile(slot, left, k, place.x, filled);
-                // Both blocks of a cluster have emptied the slot, so each may write to both.
-                constexpr uint16_t ALL = (1 << CLUSTER) - 1;
-                constexpr int WIDTH = COLUMNS / CLUSTER;  // columns that this block copies
-                unsigned char *const to = right_slot + rank * WIDTH * INNER * 2;
-                const int column = place.y + rank * WIDTH;
-                if constexpr (FORWARD && CLUSTER > 1) copy_tile_to(ALL, to, right, k, column, filled);
-                else if constexpr (FORWARD) copy_tile(to, right, k, column, filled);
-                else if constexpr (CLUSTER > 1) copy_bands_to(ALL, to, right, 0, k, column / 64, filled);
-                else copy_bands(to, right, 0, k, column / 64, filled);
+                if constexpr (FORWARD) copy_tile(right_slot, right, k, place.y, filled);
+                else copy_bands(right_slot, right, 0, k, place.y / 64, filled);
                 if (left_ahead) prefetch_tile(left, k, next.x);
             }
             __syncwarp();
@@ -110,10 +102,10 @@ __device__ __forceinline__ void load_tiles(const CUtensorMap &left, const CUtens
 }
 
 // warp 0 .. MULTIPLIERS-1 is the same for the whole warp.
-template <bool FORWARD, int CLUSTER>
+template <bool FORWARD>
 __device__ __forceinline__ void multiply_tiles(const Task &task, Control &shared, unsigned char *ring, unsigned char *units, int warp) {
     const int lane = threadIdx.x % 32, group = warp / 4, t = lane % 4;
-    const Order order(task, CLUSTER);
+    const Order order(task);
     const Operand left(shared_address(ring) + group * 64 * INNER * 2, 16, 1024);
     const Operand right(shared_address(ring) + LEFT_BYTES, FORWARD ? 16 : BOX_BYTES, 1024);
     constexpr int LEFT_STEP = 32, RIGHT_STEP = FORWARD ? 32 : 2048;  // bytes from 16 inner values to the next
@@ -123,9 +115,7 @@ __device__ __forceinline__ void multiply_tiles(const Task &task, Control &shared
     const uint32_t row = shared_address(units) + warp * UNIT_BYTES + lane % 16 * COLUMNS * 2, piece = (lane / 16) ^ (lane % 8);
 
     const auto emptied = [&](int slot) {
-        if constexpr (CLUSTER == 1) {
-            if (lane == 0) barrier_arrive(&shared.emptied[slot]);
-        } else if (lane < CLUSTER) barrier_arrive_at(&shared.emptied[slot], lane);
+        if (lane == 0) barrier_arrive(&shared.emptied[slot]);
     };
     float sum[128] = {};
     Ring at;
@@ -133,7 +123,7 @@ __device__ __forceinline__ void multiply_tiles(const Task &task, Control &shared
     for (int tile = order.first(); tile < order.count(); tile += order.stride(), turn ^= 1) {
         __nv_bfloat162 bias = __floats2bfloat162_rn(0.0f, 0.0f);
         if constexpr (FORWARD) {  // thread i of the warpgroup brings columns 2 i, 2 i + 1
-            const int column = order.place(tile, 0).y + threadIdx.x % 128 * 2;
+            const int column = order.place(tile).y + threadIdx.x % 128 * 2;
             if (task.bias && column < task.width) bias = *reinterpret_cast<const __nv_bfloat162 *>(task.bias + column);
         }
         int before = 0;

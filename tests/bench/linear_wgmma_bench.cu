@@ -193,18 +193,16 @@ bool done(const char *what) {  // false: the kernel did not work at all
 #endif
 }
 
-template <int CLUSTER>
 void backward(bf16 *dpre, float *partials, const bf16 *dout, const bf16 *w, const bf16 *pre, int N, int C, int OC) {
-    launch<false, CLUSTER>(lane, {dpre, const_cast<bf16 *>(pre), nullptr, partials, N, C, OC}, dout, w);
+    launch<false>(lane, {dpre, const_cast<bf16 *>(pre), nullptr, partials, N, C, OC}, dout, w);
 }
-template <int CLUSTER>
 void forward(bf16 *out, bf16 *pre, const bf16 *inp, const bf16 *w, const bf16 *b, int N, int C, int OC) {
-    launch<true, CLUSTER>(lane, {out, pre, b, nullptr, N, OC, C}, inp, w);
+    launch<true>(lane, {out, pre, b, nullptr, N, OC, C}, inp, w);
 }
 
 // -- which element of an operand arrives where: one operand is a unit matrix, the other holds its own indices
 
-template <bool FORWARD, int CLUSTER>
+template <bool FORWARD>
 void map_test() {
     constexpr int R = 256, W = 512, K = 128;
     const char *const name = FORWARD ? "forward" : "backward";
@@ -212,10 +210,10 @@ void map_test() {
     bf16 *const left = bump.take<bf16>(R * K), *const right = bump.take<bf16>(K * W), *const pre = bump.take<bf16>(R * W), *const out = bump.take<bf16>(R * W);
     std::vector<uint16_t> bits(R * W);
     const auto run = [&](std::vector<int> &values) {
-        if constexpr (FORWARD) forward<CLUSTER>(out, pre, left, right, nullptr, R, K, W);
+        if constexpr (FORWARD) forward(out, pre, left, right, nullptr, R, K, W);
         else {
             fill_constant<<<64, 256, 0, lane.stream>>>(pre, R * W, 16.0f);  // slope 1
-            backward<CLUSTER>(out, nullptr, left, right, pre, R, W, K);
+            backward(out, nullptr, left, right, pre, R, W, K);
         }
         if (!done(name)) return false;
         cuda_check(cudaMemcpy(bits.data(), FORWARD ? pre : out, bits.size() * 2, cudaMemcpyDeviceToHost), "copy");
@@ -251,7 +249,7 @@ void map_test() {
                           want_row, want_column);
             lines += line, shown++;
         }
-        std::printf("%-8s cluster %d  map of %-5s  %s (%d of %d wrong)\n%s", name, CLUSTER, of_right ? "right" : "left", wrong ? "WRONG" : "ok", wrong, R * W, lines.c_str());
+        std::printf("%-8s map of %-5s  %s (%d of %d wrong)\n%s", name, of_right ? "right" : "left", wrong ? "WRONG" : "ok", wrong, R * W, lines.c_str());
         failures += wrong > 0;
     }
 }
@@ -285,7 +283,7 @@ unsigned long long read_count(unsigned long long *count) {
     return n;
 }
 
-template <bool FORWARD, int CLUSTER>
+template <bool FORWARD>
 void random_test(int N, int width, int inner) {
     if (!FORWARD && width % 64) return;  // not available
     Bump bump;
@@ -309,20 +307,20 @@ void random_test(int N, int width, int inner) {
     multiply_plainly<<<dim3((width + 31) / 32, (N + 31) / 32), dim3(32, 32), 0, lane.stream>>>(product, left, right, FORWARD, N, width, inner);
     if (!done("reference")) return;
 
-    std::printf("%-8s cluster %d  N %-5d width %-5d inner %-5d", FORWARD ? "forward" : "backward", CLUSTER, N, width, inner);
+    std::printf("%-8s N %-5d width %-5d inner %-5d", FORWARD ? "forward" : "backward", N, width, inner);
     if constexpr (FORWARD) {
         const bf16 *const b = inner == 72 ? nullptr : bias;
-        forward<CLUSTER>(out, pre, left, right, b, N, inner, width);
+        forward(out, pre, left, right, b, N, inner, width);
         if (!done("forward")) return;
         judge_forward<<<1024, 256, 0, lane.stream>>>(verdicts, verdicts + 1, out, pre, product, b, n, width);
         done("judge");
         report("pre", verdicts, pre, width);
         report("out", verdicts + 1, out, width);
-        forward<CLUSTER>(again, pre_again, left, right, b, N, inner, width);
+        forward(again, pre_again, left, right, b, N, inner, width);
         if (!done("forward again")) return;
         count_different<<<1024, 256, 0, lane.stream>>>(count, (const uint16_t *)pre, (const uint16_t *)pre_again, n);
     } else {
-        backward<CLUSTER>(out, partials, left, right, pre, N, width, inner);
+        backward(out, partials, left, right, pre, N, width, inner);
         if (!done("backward")) return;
         judge_backward<<<1024, 256, 0, lane.stream>>>(verdicts, out, product, pre, n, width);
         judge_partials<<<dim3((width + 127) / 128, slices), 128, 0, lane.stream>>>(verdicts + 1, partials, out, N, width);
@@ -331,7 +329,7 @@ void random_test(int N, int width, int inner) {
         report("sums", verdicts + 1, partials, width, true);
         add_partials(lane, sums, partials, slices, width, Into::ASSIGN);
         done("add_partials");
-        backward<CLUSTER>(again, nullptr, left, right, pre, N, width, inner);
+        backward(again, nullptr, left, right, pre, N, width, inner);
         if (!done("backward again")) return;
         count_touched<<<1, 256, 0, lane.stream>>>(count, (const uint16_t *)(partials + size_t(slices) * width), int(GUARD) * 2);
     }
@@ -468,25 +466,17 @@ void time_shape(int N, int C) {
     done("fill");
     const int64_t all_tiles = ceil_div(N, ROWS) * ceil_div(W, COLUMNS);
     const int tiles = int(ceil_div(all_tiles, lane.sms));  // of the busiest block
-    const auto ours_backward = [&](auto cluster, float *sums) {
-        return [&, sums](int i) {
-            backward<decltype(cluster)::value>(wide[i % copies], sums, narrow[i % copies], w, pre[i % copies], N, W, C);
-            if (sums) add_partials(lane, db, sums, wgmma_slices(N), W, Into::ASSIGN);
-        };
+    const auto ours_backward = [&](int i) {
+        backward(wide[i % copies], partials, narrow[i % copies], w, pre[i % copies], N, W, C);
+        add_partials(lane, db, partials, wgmma_slices(N), W, Into::ASSIGN);
     };
-    const auto ours_forward = [&](auto cluster) { return [&](int i) { forward<decltype(cluster)::value>(wide[i % copies], pre[i % copies], narrow[i % copies], w, bias, N, C, W); }; };
-    using One = std::integral_constant<int, 1>;
-    using Two = std::integral_constant<int, 2>;
+    const auto ours_forward = [&](int i) { forward(wide[i % copies], pre[i % copies], narrow[i % copies], w, bias, N, C, W); };
     time_library("backward, cuBLASLt plain", {Product::BACKWARD_INPUT, Epilogue::NONE, Into::ASSIGN, N, W, C}, plain_backward);
     const float library_slope = time_library("backward, cuBLASLt DGELU", {Product::BACKWARD_INPUT, Epilogue::GELU_SLOPE, Into::ASSIGN, N, W, C}, gelu_backward);
-    row("backward, ours, alone", flop, sustained_us(ours_backward(One(), nullptr)), tiles);
-    row("backward, ours, pairs", flop, sustained_us(ours_backward(Two(), nullptr)), tiles);
-    const float ours_back = std::min(row("backward with sums, ours, alone", flop, sustained_us(ours_backward(One(), partials)), tiles),
-                                     row("backward with sums, ours, pairs", flop, sustained_us(ours_backward(Two(), partials)), tiles));
+    const float ours_back = row("backward with sums, ours", flop, sustained_us(ours_backward), tiles);
     time_library("forward, cuBLASLt bias", {Product::FORWARD, Epilogue::BIAS, Into::ASSIGN, N, C, W}, plain_forward);
     const float library_gelu = time_library("forward, cuBLASLt GELU_AUX_BIAS", {Product::FORWARD, Epilogue::GELU_BIAS, Into::ASSIGN, N, C, W}, gelu_forward);
-    const float ours_there = std::min(row("forward, ours, alone", flop, sustained_us(ours_forward(One())), tiles),
-                                      row("forward, ours, pairs", flop, sustained_us(ours_forward(Two())), tiles));
+    const float ours_there = row("forward, ours", flop, sustained_us(ours_forward), tiles);
     const float library_sums = float(double(N) * W * sizeof(bf16) / 4.2e12 * 1e6);  // reading dpre once
     std::printf("  ours / library: backward with sums %.1f / %.1f us (DGELU and column sums at 4.2 TB/s) = %.3f, forward %.1f / %.1f us = %.3f\n", ours_back,
                 library_slope + library_sums, ours_back / (library_slope + library_sums), ours_there, library_gelu, ours_there / library_gelu);
@@ -514,17 +504,13 @@ int main() try {
     cuda_check(cudaEventCreate(&to), "event");
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     std::printf("%s, %d SMs, cuBLASLt %zu, %d bytes of shared memory a block\n", facts.name, lane.sms, cublasLtGetVersion(), SHARED_BYTES);
-    map_test<true, 1>();
-    map_test<false, 1>();
-    map_test<true, 2>();
-    map_test<false, 2>();
+    map_test<true>();
+    map_test<false>();
     const int shapes[][3] = {{128, 256, 64},  {256, 256, 128}, {128, 512, 768}, {1, 64, 64},      {64, 72, 72},       {200, 3072, 768},   {1000, 72, 3072}, {300, 1600, 200},
                              {129, 264, 8}, {130, 320, 8}, {70, 832, 104},   {385, 3072, 1600}, {4096, 3072, 768}, {4096, 768, 3072}, {4096, 6400, 1600}};
     for (const auto &s : shapes) {
-        random_test<true, 1>(s[0], s[1], s[2]);
-        random_test<false, 1>(s[0], s[1], s[2]);
-        random_test<true, 2>(s[0], s[1], s[2]);
-        random_test<false, 2>(s[0], s[1], s[2]);
+        random_test<true>(s[0], s[1], s[2]);
+        random_test<false>(s[0], s[1], s[2]);
     }
     capture_test();
     std::printf("%s: %d failures\n", failures ? "WRONG" : "all right", failures);
@@ -533,10 +519,8 @@ int main() try {
     time_shape(32768, 1024);
     time_shape(16384, 1600);
     for (const auto &s : {std::array<int, 3>{32768, 3072, 768}, {16384, 6400, 1600}}) {  // many tiles a block, on a warm GPU
-        random_test<true, 1>(s[0], s[1], s[2]);
-        random_test<false, 1>(s[0], s[1], s[2]);
-        random_test<true, 2>(s[0], s[1], s[2]);
-        random_test<false, 2>(s[0], s[1], s[2]);
+        random_test<true>(s[0], s[1], s[2]);
+        random_test<false>(s[0], s[1], s[2]);
     }
     std::printf("%s: %d failures\n", failures ? "WRONG" : "all right", failures);
     return failures > 0;
