@@ -106,7 +106,7 @@ def main():
         print(f"B = {batch:4}  {statistics.median(ms):8.3f} ms [{min(ms):.3f}, {max(ms):.3f}]  "
               f"{row['used_bytes'] / 2**30:6.2f} GiB  start {row['start_s']:.1f} s", flush=True)  # fmt: skip
     with pyllmc.GPT2.from_config(pyllmc.GPT2Config(1, 1, 64, 64, 8), batch=1, seq_len=8, device="cuda") as model:
-        device = model.device_info.name
+        device = model.device_info["name"]
     result = {"workload": args.descriptor, "seq_len": args.seq_len, "device": device, "rows": rows}
     args.o.write_text(json.dumps(result, indent=1) + "\n")
     draw(result, args.o.with_suffix(".png"))
