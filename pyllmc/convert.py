@@ -15,8 +15,9 @@ from .hf import check_target, read_pretrained, write_pretrained
 from .hf_config import CONFIG
 from .hf_tokenizer import copied_files
 from .lazy import Row, Source, Watched
-from .nanogpt import OLD_PICKLE, read_state_dict
+from .nanogpt import read_state_dict
 from .state_dict import BLOCK, LINEAR, TOP
+from .torch_file import OLD_PICKLE
 
 BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 128 + signal.SIGINT, 128 + signal.SIGPIPE
 HINT = "--force replaces it"
@@ -54,7 +55,7 @@ def main(argv=None):
     try:
         return convert(parser.read(argv))
     except KeyboardInterrupt:
-        print("\npyllmc.convert: interrupted; nothing was written", file=sys.stderr)
+        print("\npyllmc.convert: interrupted; the target is as it was, or complete", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         print("pyllmc.convert: nobody reads the output; the target is written", file=sys.stderr)

@@ -12,7 +12,7 @@ import numpy as np
 
 from .atomic import UMASK, atomic_write, sync_folder
 from .errors import FormatError, InvalidArgument, nearest
-from .hf_config import CONFIG, as_json, config_files, read_config, read_json
+from .hf_config import CONFIG, as_json, config_files, read_config, read_json, special_ids
 from .hf_tokenizer import copied_files, tokenizer_files
 from .lazy import Source
 from .safetensors_file import CODE_OF, LAYOUT, read_safetensors, write_safetensors
@@ -109,10 +109,10 @@ def extra_files(config, dtype, tokenizer):
     if tokenizer is None:
         return config_files(config, dtype)
     if isinstance(tokenizer, (str, os.PathLike)) and os.path.isdir(tokenizer):
-        return config_files(config, dtype) | copied_files(tokenizer)
+        return config_files(config, dtype, special_ids(tokenizer)) | copied_files(tokenizer)
     if isinstance(tokenizer, (str, os.PathLike)):
         tokenizer = load_tokenizer(os.fspath(tokenizer))
-    return config_files(config, dtype, tokenizer.eot) | tokenizer_files(tokenizer, config)
+    return config_files(config, dtype, (tokenizer.eot,) * 2) | tokenizer_files(tokenizer, config)
 
 
 def their_arrays(config, params):

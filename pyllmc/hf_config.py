@@ -62,14 +62,22 @@ def read_json(path):
     return found
 
 
-def config_files(config, dtype, end_of_text=None):
+def special_ids(folder):
+    """(bos, eos) ids that the config.json of a folder says, None where it doesn't."""
+    path = Path(folder) / CONFIG
+    said = read_json(path) if path.is_file() else {}
+    return tuple(said[key] if type(said.get(key)) is int else None for key in ("bos_token_id", "eos_token_id"))
+
+
+def config_files(config, dtype, ids=(None, None)):
     """{file name: bytes} of config.json and generation_config.json for weights of `dtype`.
 
-    end_of_text: its id, where the vocabulary is known; one of 50257 is taken for GPT-2's.
+    ids: of the first and the last token of a text, where they are known; 50257 tokens are taken for GPT-2's.
     """
-    if end_of_text is None and config.vocab == GPT2_VOCAB:
-        end_of_text = GPT2_VOCAB - 1
-    ids = {"bos_token_id": end_of_text, "eos_token_id": end_of_text}  # null: else transformers takes GPT-2's
+    if ids == (None, None) and config.vocab == GPT2_VOCAB:
+        ids = (GPT2_VOCAB - 1,) * 2
+    # null where unknown: without the key transformers takes GPT-2's
+    ids = dict(zip(("bos_token_id", "eos_token_id"), ids, strict=True))
     model = {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",

@@ -58,6 +58,8 @@ def arrange(plain, config, path, *, conv1d, tied=True):
     Raises FormatError with the names that are missing, unknown, misshapen or of a foreign dtype, and for an output
     head with other weights than the token table, of which the engine keeps one.
     """
+    if config.layers > len(plain):  # before a damaged number is counted up to
+        raise FormatError(f"{path}: {config.layers} layers are said to be there, but only {len(plain)} tensors are")
     left = dict(plain)
     masks = [left.pop(name) for name in list(left) if MASKS.fullmatch(name)]
     head = left.get(HEAD)

@@ -117,6 +117,7 @@ def test_what_is_missing_unknown_or_misshapen_is_listed(tmp_path):
         ({"vocab_size": "61"}, "vocab must be an integer"),
         ({"vocab_size": 60}, r"wte.weight has shape \(61, 32\), expected \(60, 32\)"),
         ({"n_layer": 3}, "missing tensors: h.2.ln_1.weight"),
+        ({"n_layer": 2**31 - 1}, "2147483647 layers .* only 28 tensors"),
         ({"n_layer": 1}, "no GPT-2 has: transformer.h.1"),
     ],
 )
@@ -286,6 +287,7 @@ def test_tokenizer_files_are_copied_from_a_folder_and_must_fit(tmp_path):
     hf.write_pretrained(tmp_path / "b", config, params, tokenizer=tmp_path / "a")
     for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert json.loads((tmp_path / "b" / "config.json").read_text())["eos_token_id"] == 256
     with pytest.raises(InvalidArgument, match="has 257 tokens, expected at most the model's 61"):
         hf.write_pretrained(tmp_path / "c", CONFIG, PARAMS, tokenizer=load_tokenizer("bytes"))
     assert not (tmp_path / "c").exists()

@@ -119,7 +119,7 @@ def test_bf16_keeps_its_bits_both_ways(tmp_path):
     source = hf.read_pretrained(tmp_path / "a")
     assert source.dtype == "bf16"
     hf.write_pretrained(tmp_path / "b", source.config, source.params, source.dtype)
-    back = loaded(tmp_path / "b", dtype="auto")
+    back = loaded(tmp_path / "b", torch_dtype="auto")  # the word of transformers 4, which 5 takes too
     assert back.dtype == torch.bfloat16
     for (name, ours), (_, expected) in zip(back.named_parameters(), theirs.named_parameters(), strict=True):
         assert torch.equal(ours.view(torch.int16), expected.view(torch.int16)), name
