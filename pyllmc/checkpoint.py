@@ -1,5 +1,6 @@
 """llm.c model checkpoints: version 3 holds float32, version 5 bf16, for all 16 tensors."""
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from .atomic import atomic_write
 from .config import GPT2Config
 from .errors import FormatError, InvalidArgument, nearest
 from .headers import CHECKPOINT, HEADER_BYTES, check_size, file_size, pack_header, read_exactly, read_header
+from .lazy import Lazy
 
 VERSION_OF = {"fp32": 3, "bf16": 5}
 DTYPE_OF = {version: dtype for dtype, version in VERSION_OF.items()}
@@ -41,6 +43,16 @@ def iter_checkpoint(path):
         config, dtype = _read_config(file, path)
         for name, shape in config.shapes().items():
             yield name, _read_tensor(file, path, shape, dtype)
+
+
+def lazy_checkpoint(path):
+    """(config, dtype, Mapping of name to float32 array that reads a tensor when asked for it). Raises FormatError."""
+    config, dtype = peek_checkpoint(path)
+    functions, offset = {}, HEADER_BYTES
+    for name, shape in config.shapes().items():
+        functions[name] = functools.partial(_read_at, path, offset, shape, dtype)
+        offset += math.prod(shape) * ITEM_BYTES[dtype]
+    return config, dtype, Lazy(functions)
 
 
 def read_checkpoint(path):
@@ -86,6 +98,12 @@ def _read_config(file, path):
         f"a header and {count} {dtype} parameters",
     )  # fmt: skip
     return config, dtype
+
+
+def _read_at(path, offset, shape, dtype):
+    with open(path, "rb") as file:
+        file.seek(offset)
+        return _read_tensor(file, path, shape, dtype)
 
 
 def _read_tensor(file, path, shape, dtype):

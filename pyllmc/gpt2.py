@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from . import _native, generation, options, tuning
+from . import _native, generation, hf, options, tuning
 from .batches import Slot, as_tokens, check_ids, micro_batches
 from .checkpoint import iter_checkpoint, peek_checkpoint, write_checkpoint
 from .config import GPT2Config
@@ -18,7 +18,8 @@ from .tensors import Tensors
 
 
 class GPT2(Inspected):
-    """A model in an engine. Make one with from_checkpoint, from_descriptor or from_config.
+    """A model in an engine. Make one with from_checkpoint, from_pretrained, from_descriptor or
+    from_config.
 
     batch (B) and seq_len (T) fix the shape of a micro-batch. device: "auto" (CUDA if it can be used, else
     the CPU), "cpu", "cuda", "cuda:N". library: an engine file to use instead of the ones found. Any field of
@@ -77,6 +78,18 @@ class GPT2(Inspected):
         return model._filled_from(iter_checkpoint(path))
 
     @classmethod
+    def from_pretrained(cls, folder, **arguments):
+        """The model in a Hugging Face folder on this machine: config.json and safetensors, in one file or several,
+        fp32, bf16 or fp16 (all taken exactly by an fp32 model). Arguments as GPT2's own.
+
+        Raises FormatError for a model that this engine can't hold, with the reason, or for a damaged one;
+        InvalidArgument where there is no such folder. See pyllmc.convert for other formats.
+        """
+        source = hf.read_pretrained(folder)
+        model = cls(source.config, **arguments)
+        return model._filled_from(source.params.items())
+
+    @classmethod
     def from_descriptor(cls, descriptor, **arguments):
         """A model of a known shape ("d12", "gpt3:c768"), randomly initialised. Arguments as from_config's."""
         return cls.from_config(GPT2Config.from_descriptor(descriptor), **arguments)
@@ -106,6 +119,16 @@ class GPT2(Inspected):
         model's own precision. The file appears complete or not at all."""
         dtype = dtype or options.word_of("precision", self.options.precision)
         write_checkpoint(path, self.config, self.params, dtype)
+
+    def save_pretrained(self, folder, dtype=None, *, tokenizer=None, force=False):
+        """Write a folder that transformers' GPT2LMHeadModel.from_pretrained reads. dtype: as save's.
+
+        tokenizer: whose files to write too: a Tokenizer, "gpt2", an llm.c tokenizer file, or a folder to copy them
+        from. The folder is new or empty, unless `force`, which replaces the model in it. All files appear complete
+        or not at all. Raises InvalidArgument.
+        """
+        dtype = dtype or options.word_of("precision", self.options.precision)
+        hf.write_pretrained(folder, self.config, self.params, dtype, tokenizer=tokenizer, force=force)
 
     def close(self):
         """Wait for enqueued work and free the engine's memory. Closing twice is fine."""

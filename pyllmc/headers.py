@@ -24,7 +24,7 @@ class Kind:
 CHECKPOINT = Kind(
     "model checkpoint", 20240326, (3, 5),
     "export the model again as version 3 (fp32) or 5 (bf16); older versions lack the padded vocabulary "
-    "or mix two precisions",
+    "or mix two precisions (python -m pyllmc.convert writes both from a Hugging Face folder)",
 )  # fmt: skip
 DEBUG_STATE = Kind("debug state", 20240327, (2,), "write it again from a version-3 checkpoint")
 TOKENIZER = Kind("tokenizer", 20240328, (2,), "write it again; version 1 lacks the end-of-text id")
