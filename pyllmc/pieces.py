@@ -41,7 +41,7 @@ def held_out(sizes, val_fraction):
     chosen = []
     for size in sizes:
         seen += size
-        chosen.append(held + size <= val_fraction * seen)
+        chosen.append(0 < size and held + size <= val_fraction * seen)
         held += size * chosen[-1]
     return chosen
 

@@ -9,7 +9,6 @@ from ..errors import FormatError, LlmcError
 from ..headers import (
     CHECKPOINT,
     DEBUG_STATE,
-    HEADER_BYTES,
     KINDS,
     MULTIPLE_CHOICE,
     OPTIMIZER_STATE,
@@ -126,7 +125,7 @@ def state_rows(path, tokenizer, tokens, progress):
 def debug_rows(path, tokenizer, tokens, progress):
     with open(path, "rb") as file:
         header = read_header(file, path, DEBUG_STATE)
-    return [("batch", f"B {header[2]}, T {header[3]}; {HEADER_BYTES} bytes of header before it")]
+    return [("batch", f"B {header[2]}, T {header[3]}")]
 
 
 READERS = {

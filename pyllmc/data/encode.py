@@ -24,7 +24,7 @@ class Recipe:
 class Encoded:
     """Documents of one range. tokens: uint16 (n,), end-of-text before each document. lengths: tokens of each, int64
     (documents,). places: lines, bytes or rows that the range has, which `faults` count from its beginning: (place,
-    reason) of each document that is unusable. opened: documents that start here."""
+    reason) of each document that is unusable. opened: documents of the input that start here."""
 
     tokens: np.ndarray
     lengths: np.ndarray
@@ -77,7 +77,7 @@ def encode_text(recipe, source, part):
     tokens = encode_piece(recipe.tokenizer, raw, part.begin, source.path)
     if part.opens:
         tokens = np.concatenate([np.array([recipe.tokenizer.eot], np.uint16), tokens])
-    return Encoded(tokens, np.array([tokens.size], np.int64), int(part.opens))
+    return Encoded(tokens, np.array([tokens.size], np.int64), int(part.begin == 0))  # its held-out end counts as part of it
 
 
 @dataclass(frozen=True)

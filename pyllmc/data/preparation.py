@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..console import count
 from ..errors import FormatError, InvalidArgument, LlmcError
 from ..pieces import check_fits_shards
 from ..shards import ShardWriter
@@ -75,7 +76,7 @@ def prepare(
     made_from = {
         "version": VERSION, "inputs": [[os.path.abspath(s.path), s.size, s.modified] for s in sources], "tokenizer": fingerprint(tokenizer),
         "shard_size": shard_size, "val": val if val_tokens is None else 0, "val_tokens": val_tokens,
-        "separator": separator, "text_field": text_field, "skip_bad": skip_bad,
+        "separator": separator, "text_field": text_field,
     }  # fmt: skip
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise InvalidArgument(f"-o {folder}: a file, expected a folder")
@@ -85,6 +86,10 @@ def prepare(
         if force:
             state.remove()
         done = state.load()
+        if done.bad and not skip_bad:  # the other way round is fine: nothing was left out so far
+            raise InvalidArgument(
+                f"{folder}: {count(done.bad, 'document')} of {name} left out with --skip-bad: give it again, or start anew with --force"
+            )
         state.clear(keep=done.saved)
         reused = done.done
         if not reused:
