@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import sys
 
 import numpy as np
@@ -12,7 +13,7 @@ from pyllmc.data import inputs, preparation, prepare
 from pyllmc.data.__main__ import COMMANDS, main, parser_of
 from pyllmc.data.options import groups_of
 from pyllmc.errors import FormatError, InvalidArgument, StateError, Unavailable
-from pyllmc.formats import find_shards, open_shard
+from pyllmc.formats import find_shards, open_shard, write_shard
 from pyllmc.loader import TokenLoader
 from pyllmc.tokenizer import Tokenizer, load_tokenizer
 
@@ -199,7 +200,7 @@ def test_parquet_without_pyarrow_is_one_sentence(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     status, out, err = call(capsys, "prepare", tmp_path / "a.parquet", "-o", tmp_path / "o", "--tokenizer", "bytes")
-    assert (status, out) == (2, "") and "pip install 'pyllmc[parquet]'" in err and err.count("\n") == 1
+    assert (status, out) == (2, "") and "needs the package pyarrow: pip install pyarrow" in err and err.count("\n") == 1
 
 
 def test_a_folder(tmp_path):
@@ -468,7 +469,7 @@ def test_progress_counts_bytes(corpus, tmp_path):
         ("prepare a.txt --tokenizer bytes -o a.txt", "-o a.txt: a file, expected a folder"), ("prepare a.txt --processes -1", "expected"),
         ("prepare a.txt --tokenizer a.txt", "a.txt: 1 bytes, too short"), ("tinystories", "nothing is downloaded: get TinyStories"),
         ("fineweb", "HuggingFaceFW/fineweb"), ("prepare tinyshakespeare --tokenizer bytes", "get input.txt from https://"),
-        ("hellaswag", "hellaswag_val.jsonl from https://"),
+        ("hellaswag", "hellaswag_val.jsonl from https://"), ("prepare s.dat --tokenizer bytes", "s.dat: a token shard and no text"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_status_2(tmp_path, capsys, monkeypatch, words, part):
@@ -476,6 +477,7 @@ def test_bad_input_is_one_sentence_and_status_2(tmp_path, capsys, monkeypatch, w
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("a")
     (tmp_path / "a.gz").write_text("a")
+    write_shard(tmp_path / "s.dat", [1, 2])
     (tmp_path / "empty.txt").touch()
     (tmp_path / "bare").mkdir()
     before = sorted(tmp_path.rglob("*.*"))
@@ -502,8 +504,6 @@ def test_the_command_to_train_finds_the_shards(tmp_path, capsys):
     (tmp_path / "my story.txt").write_text("some words\n" * 100)
     status, out, err = call(capsys, "prepare", tmp_path / "my story.txt", "-o", folder, "--tokenizer", "bytes")
     assert (status, err) == (0, "")
-    import shlex
-
     words = shlex.split(out.splitlines()[-1])
     assert words[1:4] == ["python", "-m", "pyllmc.train"] and words[4::2] == ["-i", "-j"]
     assert [path.name for pattern in words[5::2] for path in find_shards(pattern)] == [

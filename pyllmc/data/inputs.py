@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import FormatError, InvalidArgument, Unavailable
+from ..headers import KINDS as KNOWN
 from ..pieces import cut, held_out, pieces
 from .catalogue import SETS, where_to_get
 
@@ -88,8 +89,11 @@ def source_of(path, separator):
         raise InvalidArgument(f"{path}: not a regular file, which can be read in pieces: save it as one")
     kind = KINDS.get(suffix, TEXT)
     state = os.stat(path)
-    with open(path, "rb"):  # an unreadable one ends the run here and not in an hour
-        pass
+    with open(path, "rb") as file:  # an unreadable one ends the run here and not in an hour
+        magic = int.from_bytes(file.read(4), "little")
+    made = next((kind.name for kind in KNOWN if kind.magic == magic), None)
+    if made:
+        raise InvalidArgument(f"{path}: a {made} and no text: python -m pyllmc.data inspect shows what is in it")
     return Source(path, MARKED if kind == TEXT and separator else kind, state.st_size, state.st_mtime_ns)
 
 
@@ -165,7 +169,7 @@ def parquet_file(path):
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise Unavailable(f"{path}: reading Parquet needs the package pyarrow: pip install 'pyllmc[parquet]'") from error
+        raise Unavailable(f"{path}: reading Parquet needs the package pyarrow: pip install pyarrow (the extra \"parquet\")") from error
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             yield file
