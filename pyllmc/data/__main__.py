@@ -14,7 +14,7 @@ from ..console import count, has_size, one_line, say, table
 from ..errors import InvalidArgument, LlmcError, nearest
 from ..tokenizer import load_tokenizer
 from .catalogue import SETS, listing, where_to_get
-from .describe import describe, summary_of
+from .describe import describe
 from .hellaswag import convert
 from .options import groups_of
 from .preparation import prepare
@@ -56,7 +56,7 @@ def main(argv=None):
             raise InvalidArgument(where_to_get(command))
         return ACTIONS.get(command, run_prepare)(parser_of(command).read(rest), command)
     except KeyboardInterrupt:
-        print(f"\n{PROGRAM}: interrupted; files that are there are complete, and the same command goes on", file=sys.stderr)
+        print(f"\n{PROGRAM}: interrupted; files are complete, and the same command goes on", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         print(f"{PROGRAM}: nobody reads the output", file=sys.stderr)
@@ -73,7 +73,8 @@ def usage():
 
 def parser_of(command):
     text = DESCRIPTIONS.get(command) or f"{SETS[command].what}. From {SETS[command].where}. {DESCRIPTIONS['prepare']}"
-    return Parser(groups_of(command), prog=f"python -m {PROGRAM} {command}", description=(text + STATUS).replace("%", "%%"))
+    description = (text + STATUS).replace("%", "%%")
+    return Parser(groups_of(command), prog=f"python -m {PROGRAM} {command}", description=description)
 
 
 def run_prepare(args, command):
@@ -99,6 +100,20 @@ def run_prepare(args, command):
     return 0
 
 
+def summary_of(prepared):
+    """(label, text) rows about what `prepare` made."""
+    skipped = [f"{count(prepared.empty, 'empty one')} left out"] if prepared.empty else []
+    skipped += [f"{prepared.bad} that couldn't be read"] if prepared.bad else []
+    rows = [("documents", ", ".join([f"{prepared.documents:,}", *skipped]))]
+    for split, counts in prepared.counts.items():
+        if counts:
+            names = list(counts)
+            span = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+            size = f"{prepared.tokens(split):,} tokens in {count(len(names), 'shard')}"
+            rows.append((split, f"{size}: {prepared.folder / span}"))
+    return rows
+
+
 def run_hellaswag(args, command):
     if len(args.inputs) != 1:
         raise InvalidArgument(f"one JSONL file makes one evaluation, got {len(args.inputs)}")
@@ -107,7 +122,8 @@ def run_hellaswag(args, command):
         raise InvalidArgument(f"{path}: no such file: {where_to_get('hellaswag')}")
     output = Path(args.output or Path(path).with_suffix(".bin"))
     if output.is_dir() or not output.parent.is_dir():
-        raise InvalidArgument(f"-o {output}: {'a folder' if output.is_dir() else 'there is no such folder'}, expected a file")
+        found = "a folder" if output.is_dir() else "there is no such folder"
+        raise InvalidArgument(f"-o {output}: {found}, expected a file")
     if output.exists() and os.path.samefile(output, path):
         raise InvalidArgument(f"-o {output}: that is the input")
     tokenizer = load_tokenizer(args.tokenizer)

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..checkpoint import peek_checkpoint
 from ..config import GPT2_VOCAB
-from ..console import count, one_line, short
+from ..console import one_line, short
 from ..errors import FormatError, LlmcError
 from ..headers import (
     CHECKPOINT,
@@ -69,10 +69,12 @@ def shard_rows(path, tokenizer, tokens, progress):
     found, why = tokenizer_for(tokenizer, int(used[-1]))
     if found is not None:
         lengths = found.byte_lengths()
-        text = int(counts[: found.n_vocab] @ lengths - counts[found.eot] * lengths[found.eot])
+        starts = int(counts[found.eot])
+        text = int(counts[: found.n_vocab] @ lengths - starts * lengths[found.eot])
+        per_token = text / max(1, total - starts)
         rows += [
-            ("documents", f"{counts[found.eot]:,} begin here, by the end-of-text id {found.eot}"),
-            ("text", f"{text:,} bytes, {text / max(1, total - int(counts[found.eot])):.2f} a token ({one_line(found.name)})"),
+            ("documents", f"{starts:,} begin here, by the end-of-text id {found.eot}"),
+            ("text", f"{text:,} bytes, {per_token:.2f} a token ({one_line(found.name)})"),
         ]
     return rows + beginning(first, found, why)
 
@@ -87,15 +89,13 @@ def choice_rows(path, tokenizer, tokens, progress):
     first = examples[0]
     largest = max(int(run.max()) for example in examples for run in (example.context, *example.completions))
     found, why = tokenizer_for(tokenizer, largest)
-    rows += [(f"context {label}".rstrip(), text) for label, text in relabelled(beginning(first.context[:tokens], found, why))]
+    if found is None:
+        rows.append(("no text", why))
+    rows.append(("context", shown(first.context[:tokens], found)))
     for number, run in enumerate(first.completions):
         mark = " (right)" if number == first.label else ""
         rows.append((f"ending {number}", f"{shown(run[:tokens], found)}{mark}"))
     return rows
-
-
-def relabelled(rows):
-    return [("" if label == "first text" else "ids" if label == "first ids" else label, text) for label, text in rows]
 
 
 def tokenizer_rows(path, tokenizer, tokens, progress):
@@ -111,8 +111,8 @@ def tokenizer_rows(path, tokenizer, tokens, progress):
 def checkpoint_rows(path, tokenizer, tokens, progress):
     config, dtype = peek_checkpoint(path)
     return [
-        ("model", f"{config.layers} layers, {config.heads} heads, {config.channels} channels, vocabulary {config.vocab}, "
-                  f"context {config.context}"),
+        ("model", f"{config.layers} layers, {config.heads} heads, {config.channels} channels, "
+                  f"vocabulary {config.vocab}, context {config.context}"),
         ("weights", f"{config.num_params:,} ({short(config.num_params)}) as {dtype}"),
     ]  # fmt: skip
 
@@ -161,16 +161,3 @@ def shown(ids, tokenizer):
         return " ".join(map(str, ids))
     text = tokenizer.decode(ids)
     return one_line(repr(text[:TEXT_SHOWN])) + ("…" if len(text) > TEXT_SHOWN else "")
-
-
-def summary_of(prepared):
-    """(label, text) rows about what `prepare` made."""
-    skipped = [f"{count(prepared.empty, 'empty one')} left out"] if prepared.empty else []
-    skipped += [f"{prepared.bad} that couldn't be read"] if prepared.bad else []
-    rows = [("documents", ", ".join([f"{prepared.documents:,}", *skipped]))]
-    for split, counts in prepared.counts.items():
-        if counts:
-            names = list(counts)
-            span = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-            rows.append((split, f"{sum(counts.values()):,} tokens in {count(len(names), 'shard')}: {prepared.folder / span}"))
-    return rows

@@ -54,7 +54,8 @@ def encode_range(recipe, source, part):
             empty += 1
         else:
             try:
-                parts = [encode_piece(recipe.tokenizer, document[p], p.start, "") for p in pieces(document, 0, len(document))]
+                slices = pieces(document, 0, len(document))
+                parts = [encode_piece(recipe.tokenizer, document[piece], piece.start, "") for piece in slices]
             except InvalidArgument:
                 faults.append((place, 'not UTF-8 text: convert it, or use the tokenizer "bytes"'))
                 if recipe.skip_bad:
@@ -77,7 +78,8 @@ def encode_text(recipe, source, part):
     tokens = encode_piece(recipe.tokenizer, raw, part.begin, source.path)
     if part.opens:
         tokens = np.concatenate([np.array([recipe.tokenizer.eot], np.uint16), tokens])
-    return Encoded(tokens, np.array([tokens.size], np.int64), int(part.begin == 0))  # its held-out end counts as part of it
+    opened = int(part.begin == 0)  # an end that is held out is still part of it
+    return Encoded(tokens, np.array([tokens.size], np.int64), opened)
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ def parquet_file(path):
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise Unavailable(f"{path}: reading Parquet needs the package pyarrow: pip install pyarrow (the extra \"parquet\")") from error
+        raise Unavailable(f"{path}: reading Parquet needs the package pyarrow: pip install pyarrow") from error
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             yield file

@@ -45,7 +45,8 @@ class Prepared:
     def patterns(self):
         """{split: glob pattern of its shards} of those that have any."""
         found = {split: next(iter(names)).rpartition("_")[0] for split, names in self.counts.items() if names}
-        return {split: os.path.join(glob.escape(os.fspath(self.folder)), f"{stem}_*.bin") for split, stem in found.items()}
+        folder = glob.escape(os.fspath(self.folder))
+        return {split: os.path.join(folder, f"{stem}_*.bin") for split, stem in found.items()}
 
 
 def prepare(
@@ -74,7 +75,8 @@ def prepare(
     name = check_name(name or name_of(inputs))
     recipe = Recipe(tokenizer, separator, text_field, skip_bad)
     made_from = {
-        "version": VERSION, "inputs": [[os.path.abspath(s.path), s.size, s.modified] for s in sources], "tokenizer": fingerprint(tokenizer),
+        "version": VERSION, "inputs": [[os.path.abspath(s.path), s.size, s.modified] for s in sources],
+        "tokenizer": fingerprint(tokenizer),
         "shard_size": shard_size, "val": val if val_tokens is None else 0, "val_tokens": val_tokens,
         "separator": separator, "text_field": text_field,
     }  # fmt: skip
@@ -88,7 +90,8 @@ def prepare(
         done = state.load()
         if done.bad and not skip_bad:  # the other way round is fine: nothing was left out so far
             raise InvalidArgument(
-                f"{folder}: {count(done.bad, 'document')} of {name} left out with --skip-bad: give it again, or start anew with --force"
+                f"{folder}: {count(done.bad, 'document')} of {name} left out with --skip-bad: give it again, or start "
+                "anew with --force"
             )
         state.clear(keep=done.saved)
         reused = done.done
@@ -147,7 +150,8 @@ class Job:
         if encoded.faults and not self.recipe.skip_bad:
             place, reason = encoded.faults[0]
             raise FormatError(
-                f"{source.path}: {PLACE[source.kind]} {at.places + place}: {reason} (--skip-bad leaves out such documents)"
+                f"{source.path}: {PLACE[source.kind]} {at.places + place}: {reason} (--skip-bad leaves out such "
+                "documents)"
             )
         for split, tokens in self._split(part, encoded):
             if tokens.size:
@@ -185,7 +189,8 @@ class Job:
             if (now.st_size, now.st_mtime_ns) != (source.size, source.modified):
                 raise InvalidArgument(f"{source.path} was changed while it was read: start anew with --force")
         if not self.at.seen:
-            raise InvalidArgument(f"{self.sources[0].path}{' and the others' * (len(self.sources) > 1)}: no text in there")
+            others = " and the others" if len(self.sources) > 1 else ""
+            raise InvalidArgument(f"{self.sources[0].path}{others}: no text in there")
         missing = [split for split, writer in self.writers.items() if not writer.tokens]
         if missing == ["train"]:
             raise InvalidArgument(f"nothing is left to train on: all {self.at.seen} tokens are held out (--val-tokens)")
@@ -206,7 +211,7 @@ def name_of(inputs):
 
 def check_name(name):
     if not re.fullmatch(r"[\w.+-]+", name) or name.startswith("."):
-        raise InvalidArgument(f"--name {name!r}: expected letters, digits, and . _ + - within, to begin file names with")
+        raise InvalidArgument(f"--name {name!r}: expected letters, digits and . _ + -, to begin file names with")
     return name
 
 
