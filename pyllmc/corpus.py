@@ -7,7 +7,6 @@ import glob
 import hashlib
 import json
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,15 +15,12 @@ import numpy as np
 from .atomic import atomic_write
 from .cache import cache_folder, make_folder
 from .errors import InvalidArgument, LlmcError, Unavailable
-from .shards import MAX_ID, MAX_TOKENS, ShardWriter, open_shard
+from .pieces import check_fits_shards, cut, encode_piece, held_out, pieces
+from .shards import MAX_TOKENS, ShardWriter, open_shard
 from .tokenizer import Tokenizer, load_tokenizer
 
 RECIPE = 1  # raise it when the same input gives other shards, so that old caches are not taken for new ones
 MANIFEST = "corpus.json"  # written last: shards without it are unfinished
-PIECE_BYTES = 1 << 22  # text encoded at once
-# A line break between two visible ASCII characters: neither GPT-2's splitting nor UTF-8 crosses it, so
-# encoding the text up to here and from here on gives the same tokens as encoding the whole.
-SEAM = re.compile(rb"[!-~]\n(?=[!-~])")
 
 
 @dataclass(frozen=True)
@@ -64,10 +60,7 @@ def prepare(sources=None, tokenizer="bytes", folder=None, val_fraction=0.1, shar
     """
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = load_tokenizer(tokenizer)
-    if tokenizer.n_vocab > MAX_ID + 1:
-        raise InvalidArgument(
-            f"{tokenizer.name} has {tokenizer.n_vocab} ids, a shard holds ids up to {MAX_ID}"
-        )
+    check_fits_shards(tokenizer)
     if not 0 < val_fraction < 1:
         raise InvalidArgument(f"val_fraction must be between 0 and 1, got {val_fraction}")
     if not 1 <= shard_tokens <= MAX_TOKENS:
@@ -160,18 +153,18 @@ def _finished(home, key):
 def _write_shards(home, stem, documents, sizes, tokenizer, val_fraction, shard_tokens):
     writers = {split: ShardWriter(home, f"{stem}_{split}", shard_tokens) for split in ("train", "val")}
     eot = np.array([tokenizer.eot], np.uint16)
-    whole = _held_out(sizes, val_fraction)
+    whole = held_out(sizes, val_fraction)
     for number, document in enumerate(documents):
         raw = document.read()
         if any(whole):
-            cut = 0 if whole[number] else len(raw)
+            end = 0 if whole[number] else len(raw)
         else:
-            cut = _cut(raw, len(raw) - int(len(raw) * val_fraction))
-        for split, begin, end in (("train", 0, cut), ("val", cut, len(raw))):
-            if begin < end:
+            end = cut(raw, len(raw) - int(len(raw) * val_fraction))
+        for split, first, last in (("train", 0, end), ("val", end, len(raw))):
+            if first < last:
                 writers[split].append(eot)
-            for piece in _pieces(raw, begin, end):
-                writers[split].append(_encode(tokenizer, raw, piece, document.name))
+            for piece in pieces(raw, first, last):
+                writers[split].append(encode_piece(tokenizer, raw[piece], piece.start, document.name))
     counts = {}
     for split, writer in writers.items():
         written = writer.finish()
@@ -182,43 +175,3 @@ def _write_shards(home, stem, documents, sizes, tokenizer, val_fraction, shard_t
             )
         counts.update(written)
     return counts
-
-
-def _held_out(sizes, val_fraction):
-    """Which documents go to validation whole: each that keeps its share of the bytes so far in bounds."""
-    seen = held = 0
-    chosen = []
-    for size in sizes:
-        seen += size
-        chosen.append(held + size <= val_fraction * seen)
-        held += size * chosen[-1]
-    return chosen
-
-
-def _encode(tokenizer, raw, piece, name):
-    try:
-        return tokenizer.encode_bytes(raw[piece]).astype(np.uint16)
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(
-            f"{name}: byte {piece.start + error.start} is not UTF-8 text: convert the file, or use the "
-            'tokenizer "bytes"'
-        ) from None
-
-
-def _cut(raw, position):
-    """A good place to cut near `position`: the start of a line, or at least not inside a character."""
-    seam = SEAM.search(raw, position, position + 4096)
-    if seam:
-        return seam.end()
-    while position < len(raw) and raw[position] & 0xC0 == 0x80:
-        position += 1
-    return position
-
-
-def _pieces(raw, begin, end):
-    """Slices of some megabytes of raw[begin:end] that can be encoded on their own."""
-    while begin < end:
-        seam = SEAM.search(raw, begin + PIECE_BYTES, end)
-        stop = seam.end() if seam else end
-        yield slice(begin, stop)
-        begin = stop

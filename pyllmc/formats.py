@@ -3,7 +3,7 @@
 from .atomic import atomic_write
 from .checkpoint import Checkpoint, iter_checkpoint, peek_checkpoint, read_checkpoint, write_checkpoint
 from .debug_state import DebugState, read_debug_state
-from .multiple_choice import Example, read_multiple_choice
+from .multiple_choice import Example, read_multiple_choice, write_multiple_choice
 from .optimizer_state import (
     LoaderState,
     OptimizerState,
@@ -37,6 +37,7 @@ __all__ = [
     "read_tokenizer_file",
     "split_by_tensor",
     "write_checkpoint",
+    "write_multiple_choice",
     "write_shard",
     "write_state",
     "write_tokenizer_file",

@@ -4,10 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .errors import FormatError
-from .headers import HEADER_BYTES, MULTIPLE_CHOICE, file_size, read_header
+from .atomic import atomic_write
+from .errors import FormatError, InvalidArgument
+from .headers import HEADER_BYTES, MULTIPLE_CHOICE, file_size, pack_header, read_header
+from .shards import MAX_ID
 
 START = 65535  # first number of each example: a mark that no token can be confused with
+MAX_BYTES = 65535  # of an example: its length is 16 bits
 PREFIX = 5  # mark, bytes, index, label, number of completions
 
 
@@ -50,6 +53,39 @@ def read_multiple_choice(path, vocab=None):
             f"{path}: {2 * (body.size - position)} bytes follow the last of {count} examples (header[2])"
         )
     return examples
+
+
+def write_multiple_choice(path, examples):
+    """Write Examples, numbered anew from 0; the file appears complete or not at all.
+
+    Raises InvalidArgument, before anything is written, naming the example that the format can't hold: without
+    context or completions, with an empty one, a label outside, ids above 65535, or more than 65535 bytes.
+    """
+    packed = [_pack(example, index, f"{path}: example {index}") for index, example in enumerate(examples)]
+    longest = max((2 * words.size for words in packed), default=0)
+    with atomic_write(path) as file:
+        file.write(pack_header(MULTIPLE_CHOICE, MULTIPLE_CHOICE.versions[0], {2: len(packed), 3: longest}))
+        for words in packed:
+            file.write(words)
+
+
+def _pack(example, index, where):
+    """The numbers of one example, little-endian uint16."""
+    if not 0 <= example.label < len(example.completions):
+        raise InvalidArgument(f"{where}: label {example.label} with {len(example.completions)} completions")
+    runs = []
+    for part, ids in enumerate((example.context, *example.completions)):
+        ids = np.asarray(ids)
+        if not ids.size or ids.min() < 0 or ids.max() > MAX_ID:
+            name = f"completion {part - 1}" if part else "context"
+            what = f"id {ids.max()}, the format holds ids from 0 to {MAX_ID}" if ids.size else "no token"
+            raise InvalidArgument(f"{where}: {name} has {what}")
+        runs += [[ids.size], ids]
+    size = 2 * (PREFIX + sum(map(len, runs)))
+    if size > MAX_BYTES:
+        raise InvalidArgument(f"{where}: {size} bytes long, the format allows {MAX_BYTES}")
+    prefix = [START, size, index & 0xFFFF, example.label, len(example.completions)]
+    return np.concatenate([prefix, *runs]).astype("<u2")
 
 
 def _parse(words, where, index, longest):

@@ -136,35 +136,46 @@ class ShardWriter:
     """Cuts a stream of tokens into shards `<stem>_000000.bin`, … of at most `shard_tokens` each.
 
     All are full but the last two, which share what remains: a loader cannot use a shard of a few tokens.
-    Two shards are held in memory.
+    Two shards are held in memory. first: number of the first shard. counts, waiting: as another writer had
+    them, to go on after it.
     """
 
-    def __init__(self, folder, stem, shard_tokens):
-        self.folder, self.stem, self.shard_tokens = Path(folder), stem, shard_tokens
-        self._waiting, self._size = [], 0
-        self._counts = {}
+    def __init__(self, folder, stem, shard_tokens, first=0, counts=None, waiting=None):
+        self.folder, self.stem, self.shard_tokens, self.first = Path(folder), stem, shard_tokens, first
+        self.counts = dict(counts or {})  # file name: tokens, of the shards that are complete
+        self._waiting = [] if waiting is None else [waiting]
+        self._size = sum(part.size for part in self._waiting)
+
+    @property
+    def tokens(self):
+        """Tokens given so far."""
+        return sum(self.counts.values()) + self._size
 
     def append(self, tokens):
         """Add a uint16 array to the stream."""
         self._waiting.append(tokens)
         self._size += tokens.size
         if self._size >= 2 * self.shard_tokens:
-            stream = np.concatenate(self._waiting)
+            stream = self.waiting()
             full = (stream.size // self.shard_tokens - 1) * self.shard_tokens
             for start in range(0, full, self.shard_tokens):
                 self._write(stream[start : start + self.shard_tokens])
             self._waiting, self._size = [stream[full:]], stream.size - full
 
+    def waiting(self):
+        """The tokens that no shard holds yet, uint16 (n,)."""
+        return np.concatenate([np.empty(0, np.uint16), *self._waiting])
+
     def finish(self):
         """Write what remains and return {file name: tokens} of all shards."""
         if self._size:
-            stream = np.concatenate(self._waiting)
+            stream = self.waiting()
             for part in np.array_split(stream, -(-stream.size // self.shard_tokens)):
                 self._write(part)
             self._waiting, self._size = [], 0
-        return self._counts
+        return self.counts
 
     def _write(self, tokens):
-        name = f"{self.stem}_{len(self._counts):06d}.bin"
+        name = f"{self.stem}_{self.first + len(self.counts):06d}.bin"
         write_shard(self.folder / name, tokens)
-        self._counts[name] = tokens.size
+        self.counts[name] = tokens.size

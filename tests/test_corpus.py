@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyllmc import corpus
+from pyllmc import corpus, pieces
 from pyllmc.cache import cache_folder
 from pyllmc.corpus import prepare, unigram_entropy
 from pyllmc.errors import InvalidArgument, Unavailable
@@ -195,20 +195,20 @@ def test_cache_folder(tmp_path, monkeypatch):
 def test_pieces_encode_like_the_whole(golden, monkeypatch):
     """Seams must not change GPT-2's tokens, whatever white space and letters surround them."""
     tokenizer = load_tokenizer(golden / "gpt2_tokenizer.bin")
-    monkeypatch.setattr(corpus, "PIECE_BYTES", 3)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 3)
 
     @settings(deadline=None)
     @given(st.text(alphabet="ab'st \n\t1.é\u2028\u00a0🙂", max_size=80))
     def check(text):
         raw = text.encode()
-        pieces = list(corpus._pieces(raw, 0, len(raw)))
-        assert b"".join(raw[piece] for piece in pieces) == raw
-        ids = [tokenizer.encode_bytes(raw[piece]).tolist() for piece in pieces]
+        parts = list(pieces.pieces(raw, 0, len(raw)))
+        assert b"".join(raw[piece] for piece in parts) == raw
+        ids = [tokenizer.encode_bytes(raw[piece]).tolist() for piece in parts]
         assert sum(ids, []) == tokenizer.encode(text).tolist()
 
     check()
     text = b"a\nb\n\nc\nd " * 20
-    assert len(list(corpus._pieces(text, 0, len(text)))) > 20  # the check above did cut
+    assert len(list(pieces.pieces(text, 0, len(text)))) > 20  # the check above did cut
 
 
 def test_unigram_entropy():
