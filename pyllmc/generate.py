@@ -158,9 +158,10 @@ class Sample:
         return self._shown(self.stop.push(self._decoder.push(token)))
 
     def finish(self, ended):
-        """What was still held back."""
+        """What was still held back as the possible beginning of a stop. A character that the last token leaves
+        unfinished is not shown: its bytes are among the ids alone."""
         self.ended = ended
-        return self._shown(self.stop.push(self._decoder.finish()) + self.stop.finish())
+        return self._shown(self.stop.finish())
 
     def _shown(self, piece):
         self.text += piece
@@ -175,9 +176,9 @@ class Output:
 
     def write(self, text):
         if text:
+            self._within_line = not text.endswith("\n")  # first: Ctrl-C may come as soon as the text is out
             sys.stdout.write(encodable(harmless(text) if self._is_terminal else text))
             sys.stdout.flush()
-            self._within_line = not text.endswith("\n")
 
     def end_line(self):
         if self._within_line:
@@ -201,10 +202,10 @@ def draw_all(args, model, vocabulary, prompt, encoded, load_s):
             rows = SideBySide(
                 model, prompt, args.max_new, seeds, args.temperature, args.top_k, args.top_p, list(stops) or None
             )
-            show_heading(args, output, group[0])
-            output.write(group[0].before)
             pieces = [[] for _ in group]  # of the samples that wait until the first is complete
             try:
+                show_heading(args, output, group[0])
+                output.write(group[0].before)
                 for drawn in timer.rounds(rows):
                     for row, token in drawn.items():
                         piece = group[row].push(token)

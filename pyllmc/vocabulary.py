@@ -116,6 +116,3 @@ class _IdDecoder:
     def push(self, token):
         text, self._between = f"{self._between}{token}", " "
         return text
-
-    def finish(self):
-        return ""
