@@ -39,9 +39,10 @@ def choose_vocabulary(name, vocab, folder):
         return IdVocabulary(vocab), None
     if name != "auto":
         return TextVocabulary(load_tokenizer(name), vocab), None
-    for file in BESIDE:
-        if os.path.exists(Path(folder) / file):
-            return TextVocabulary(load_tokenizer(Path(folder) / file), vocab), None
+    for file in (Path(folder) / name for name in BESIDE):
+        tokenizer = load_tokenizer(file) if os.path.exists(file) else None
+        if tokenizer and tokenizer.n_vocab <= vocab:  # else it is another model's
+            return TextVocabulary(tokenizer, vocab), None
     tokenizer, missing = guess_tokenizer(vocab)
     return (TextVocabulary(tokenizer, vocab), None) if tokenizer else (IdVocabulary(vocab), missing)
 

@@ -102,6 +102,14 @@ def test_a_run_and_its_checkpoint_say_what_they_learnt(run, call):
         )  # fmt: skip
 
 
+def test_every_device_says_it(run, call, backend):
+    """A context of 49 is a shape that no kernel likes; two samples are two rows."""
+    words = [run, LINE, "-n", 200, "--samples", 2, "--device", backend, "-q", "--json", *GREEDY]
+    status, out, err = call(*words)
+    assert (status, err) == (0, "")
+    assert [sample["text"] for sample in json.loads(out.splitlines()[-1])["samples"]] == [expected(LINE, 200)] * 2
+
+
 def test_every_way_to_give_a_prompt(run, call, tmp_path, monkeypatch):
     (tmp_path / "p.txt").write_text(LINE, encoding="utf-8")  # of which the line break is left out
     ways = [(["naïve 🙂 日本 φ∀x."], None), (["-p", tmp_path / "p.txt"], None), (["-p", "-"], LINE.encode()),

@@ -34,6 +34,14 @@ def test_rows_draw_what_each_draws_alone(model):
     assert found[0] != found[1] != found[2] and len(found[0]) == 30
 
 
+@pytest.mark.gpu
+def test_rows_on_a_gpu_draw_what_each_draws_alone(cuda):
+    exact = {"precision": "fp32", "tf32": 0, "tune": 0}
+    with GPT2.from_config(CONFIG, batch=B, seq_len=T, device="cuda", **exact) as model:
+        found = columns(SideBySide(model, [1, 2, 3], 30, (5, 6, 7)), 3)
+        assert found == [model.generate([1, 2, 3], 30, seed=seed) for seed in (5, 6, 7)]
+
+
 def test_rows_end_on_their_own(model):
     alone = [model.generate([1], 20, seed=seed) for seed in (5, 6)]
     stop = alone[0][4]

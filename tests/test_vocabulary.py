@@ -54,6 +54,7 @@ def test_the_file_beside_the_weights_comes_first(tmp_path, monkeypatch, name):
     found, missing = choose_vocabulary("auto", 3, tmp_path)
     assert missing is None and shown(found, [1, 0]) == "one zero " and found.end == 2
     assert choose_vocabulary("ids", 3, tmp_path)[0].name == "ids"
+    assert choose_vocabulary("auto", 2, tmp_path)[0].name == "ids"  # 3 tokens: not those of this model
     named, _ = choose_vocabulary(str(tmp_path / name), 257, "/")
     assert shown(named, [0, 200]) == "zero <200>"
     (tmp_path / name).write_bytes(b"x" * 2000)
