@@ -263,6 +263,21 @@ def test_samples_are_told_apart_and_are_those_of_their_seeds(run, call, monkeypa
     assert len({sample["text"] for sample in together}) == 3
 
 
+def test_as_many_side_by_side_as_fit(monkeypatch):
+    config = GPT2Config(1, 1, 8, 257, 32)
+    where = {"seq_len": 32, "device": "cpu"}
+    assert [generate.rows_that_fit(config, where, samples) for samples in (1, 5, 100)] == [1, 5, generate.MAX_ROWS]
+    real = GPT2.memory_plan
+
+    def scarce(*args, **given):
+        plan = real(*args, **given)
+        plan.device_free = real(*args, **{**given, "batch": 3}).total
+        return plan
+
+    monkeypatch.setattr(GPT2, "memory_plan", scarce)
+    assert [generate.rows_that_fit(config, where, samples) for samples in (1, 3, 5, 100)] == [1, 3, 2, 2]
+
+
 def test_json_has_it_all(run, call):
     status, out, err = call(run, "na", "-n", 20, "--json", "-q", "--echo")
     shown, last = out.rstrip("\n").rsplit("\n", 1)
