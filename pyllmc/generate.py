@@ -60,6 +60,8 @@ def run(args):
     vocabulary, missing = choose_vocabulary(args.tokenizer, config.vocab, weights.folder)
     if args.stop and vocabulary.name == "ids" and not missing:
         raise InvalidArgument("--stop looks for text, and ids are none: --stop-id takes a token")
+    if max(args.stop_id or [0]) >= config.vocab:
+        raise InvalidArgument(f"--stop-id {max(args.stop_id)} is outside the model's vocabulary of {config.vocab}")
     raw, where = read_prompt(given, args.prompt_file)
     encoded, trouble = ids_of(vocabulary, raw, where, args.tokenizer == "auto", missing)
     prompt = encoded or vocabulary.beginning()
@@ -144,67 +146,76 @@ def rows_that_fit(config, where, samples):
 
 
 def draw_all(args, model, vocabulary, prompt, encoded, load_s):
-    """All samples, as many at a time as the model has rows. The first of them is shown as it is drawn.
+    """All samples, as many at a time as the model has rows; the exit status.
 
     prompt: ids that the model reads; encoded: those that the user gave, if any.
     """
-    output, timer, samples = Output(), Timer(), []
-    stops = {token for token in (*(args.stop_id or ()), None if args.past_end else vocabulary.end) if token is not None}
-    status = 0
+    output, timer, samples, interrupted = Output(), Timer(), [], False
+    stops = {*(args.stop_id or ()), *(() if args.past_end or vocabulary.end is None else (vocabulary.end,))}
     with bar_of(args) as advance, contextlib.ExitStack() as stack:
         stack.callback(output.end_line)
         for first in range(0, args.samples, model.batch):
             seeds = range(args.seed + first, args.seed + min(first + model.batch, args.samples))
             group = [Sample(seed, vocabulary, args.stop or (), encoded, args.echo) for seed in seeds]
-            samples += group
             rows = SideBySide(
                 model, prompt, args.max_new, seeds, args.temperature, args.top_k, args.top_p, list(stops) or None
             )
-            pieces = [[] for _ in group]  # of the samples that wait until the first is complete
-            try:
-                show_heading(args, output, group[0])
-                output.write(group[0].before)
-                for drawn in timer.rounds(rows):
-                    for row, token in drawn.items():
-                        piece = group[row].push(token)
-                        output.write(piece) if row == 0 else pieces[row].append(piece)
-                        if group[row].stop.found is not None:
-                            rows.end(row)
-                    advance(len(drawn))
-            except KeyboardInterrupt:
-                status = INTERRUPTED
+            samples += group
+            waiting, interrupted = draw_group(args, output, group, rows, timer, advance)
             for row, sample in enumerate(group):
                 if row:
-                    output.end_line()
-                    show_heading(args, output, sample)
-                    output.write(sample.before + "".join(pieces[row]))
-                output.write(sample.finish(why_ended(rows, row, sample, vocabulary, status)))
+                    show_beginning(args, output, sample)
+                    output.write(waiting[row])
+                output.write(sample.finish(why_ended(rows, row, sample, vocabulary, interrupted)))
             output.end_line()
-            if status:
+            if interrupted:
                 break
     if args.json:
         say(json.dumps(report(prompt, samples, timer, load_s)))
     drawn = sum(len(sample.ids) for sample in samples)
-    if status:
+    if interrupted:
         remark(f"{PROGRAM}: interrupted after {count(drawn, 'token')}")
     elif not args.quiet:
         remark(timer.summary(drawn))
-    return status
+    return INTERRUPTED if interrupted else 0
 
 
-def show_heading(args, output, sample):
-    """What tells several samples apart."""
+def draw_group(args, output, group, rows, timer, advance):
+    """Draw the samples of a group side by side. The first is shown as it comes, the others' texts are returned,
+    with whether Ctrl-C ended it."""
+    waiting = [""] * len(group)
+    try:
+        show_beginning(args, output, group[0])
+        for drawn in timer.rounds(rows):
+            for row, token in drawn.items():
+                piece = group[row].push(token)
+                if row == 0:
+                    output.write(piece)
+                else:
+                    waiting[row] += piece
+                if group[row].stop.found is not None:
+                    rows.end(row)
+            advance(len(drawn))
+    except KeyboardInterrupt:
+        return waiting, True
+    return waiting, False
+
+
+def show_beginning(args, output, sample):
+    """What tells several samples apart, and the prompt if it is to be echoed."""
     if args.samples > 1:
         number = sample.seed - args.seed + 1
+        output.end_line()
         output.write(("\n" if number > 1 else "") + f"--- sample {number} of {args.samples}, seed {sample.seed} ---\n")
+    output.write(sample.before)
 
 
-def why_ended(rows, row, sample, vocabulary, status):
+def why_ended(rows, row, sample, vocabulary, interrupted):
     if sample.stop.found is not None:
         return "stop"
     if row in rows.stopped:
         return "end_of_text" if rows.stopped[row] == vocabulary.end else "stop_id"
-    return "interrupted" if status else "max_new"
+    return "interrupted" if interrupted else "max_new"
 
 
 def report(prompt, samples, timer, load_s):

@@ -315,7 +315,8 @@ def test_a_terminal_gets_no_control_characters():
      (["RUN", "--seed", str(MAX_SEED), "--samples", "2"], "leaves no seeds"), (["RUN", "--stop="], "at least one character"),
      (["RUN", "--tokenizer", "byts"], "did you mean 'bytes'"), (["RUN", "--tokenizer", "bad.bin"], "bad.bin: not a tokenizer"),
      (["RUN", "--temprature", "1"], "did you mean '--temperature'"), (["RUN", "--device", "gpu"], "auto, cpu, cuda"),
-     (["RUN", "--precision", "fp8"], "fp32, bf16"), (["RUN", "--stop-id", "x"], "whole number"), ([], "required: MODEL")],
+     (["RUN", "--precision", "fp8"], "fp32, bf16"), (["RUN", "--stop-id", "x"], "whole number"),
+     (["RUN", "--stop-id", "1", "--stop-id", "257"], "--stop-id 257 is outside the model's vocabulary of 257"), ([], "required: MODEL")],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_status_2(run, call, tmp_path, monkeypatch, words, part):
     monkeypatch.chdir(tmp_path)
