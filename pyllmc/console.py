@@ -4,6 +4,7 @@ import math
 import os
 import sys
 import time
+import unicodedata
 
 from tqdm import tqdm
 
@@ -71,8 +72,7 @@ class Console(Callbacks):
         if self._tokenizer is None or max(ids, default=0) >= self._tokenizer.n_vocab:
             return " ".join(map(str, ids))
         text = self._tokenizer.decode(ids)
-        # a young model draws control characters too, which a terminal would obey
-        return "\n".join(map(one_line, text.split("\n")))
+        return harmless(text)
 
 
 def say(text):
@@ -89,6 +89,11 @@ def encodable(text):
 def one_line(text):
     """`text` without control characters and halves of letters, which neither a terminal nor a font can show."""
     return "".join(c if c.isprintable() else "\N{MIDDLE DOT}" for c in str(text))
+
+
+def harmless(text):
+    """`text` without the control characters that a young model draws too, and a terminal would obey."""
+    return "".join(c if c in "\n\t" or unicodedata.category(c) != "Cc" else "\N{MIDDLE DOT}" for c in text)
 
 
 def has_size(stream):

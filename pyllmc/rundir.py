@@ -13,6 +13,7 @@ from .errors import FormatError
 from .optimizer_state import peek_state
 
 MAIN_LOG, JSON_LOG = "main.log", "log.jsonl"
+TOKENIZER = "tokenizer.bin"  # the vocabulary of the data, in llm.c's format, where its size doesn't tell
 MARKER = re.compile(r"DONE_(\d{8,})")
 
 

@@ -11,12 +11,12 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import _native, corpus, flops, memory, options, peaks, run_state, small_run
+from . import _native, corpus, flops, memory, options, peaks, run_state, rundir, small_run
 from .checkpoint import peek_checkpoint
 from .cli import Parser
 from .config import GPT2_VOCAB, GPT2Config
 from .console import Console, short, table
-from .errors import InvalidArgument, LlmcError, OutOfMemory, Unavailable
+from .errors import InvalidArgument, LlmcError, OutOfMemory
 from .gpt2 import GPT2
 from .inspection import c_options
 from .loader import TokenLoader
@@ -24,15 +24,16 @@ from .named_model import named_model
 from .settings import Settings
 from .shards import find_shards, open_shard
 from .tokenizer import load_tokenizer
+from .tokenizer_file import write_tokenizer_file
 from .train_options import ENGINE_FIELDS, GROUPS, HYPER_FIELDS, SETTINGS_FIELDS, is_small, pick
-from .trainer import JSON_LOG, Trainer, check_unused
+from .trainer import JSON_LOG, Callbacks, Trainer, check_unused
+from .vocabulary import guess_tokenizer
 
 BAD_INPUT, NOTHING_TO_DO = 2, 3
 INTERRUPTED, OUTPUT_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 # Of the model when -e names none
 SHAPE = {"layers": 3, "heads": 4, "channels": 128}
 GPU_SHAPE = {"layers": 12, "heads": 12, "channels": 768}
-BYTES_VOCAB = 257
 ENTROPY_TOKENS = 1 << 20  # how much of the data the unigram entropy is taken from
 DESCRIPTION = """Train a GPT-2. Without arguments: a small model on the help texts that come with Python, for
 about a minute. Exit status: 0 done; 2 bad input; 3 the resumed run was complete already; 130 interrupted;
@@ -95,7 +96,7 @@ def train(args):
         console = Console(tokenizer, unigram, shows_mfu=model.library.backend != "cpu")
         prompt = (tokenizer.eot,) if tokenizer and tokenizer.eot < config.vocab else None
         trainer = Trainer(
-            model, train_loader, val_loader, callbacks=[console], run_dir=folder, prompt=prompt,
+            model, train_loader, val_loader, callbacks=[console, *keepers(data.tokenizer)], run_dir=folder, prompt=prompt,
             sample=seeds, **settings,
         )  # fmt: skip
         console.line(table(summary(model, name, data, trainer, unigram, folder)))
@@ -203,17 +204,6 @@ def choose_data(args):
     return Data(args.train, args.val, tokenizer, tokenizer and tokenizer.n_vocab, args.train)
 
 
-def guess_tokenizer(vocab):
-    """(Tokenizer or None, why there is none) for shards that don't say what made them."""
-    names = {GPT2_VOCAB: "gpt2", BYTES_VOCAB: "bytes"}
-    if vocab not in names:
-        return None, f"no known tokenizer has {vocab} ids (--tokenizer names a file)"
-    try:
-        return load_tokenizer(names[vocab]), None
-    except Unavailable as error:
-        return None, str(error)
-
-
 def choose_model(args, data):
     """(name, config, checkpoint file or None) of the model that the arguments name."""
     shape = pick(args, ("layers", "heads", "channels", "vocab", "context"))
@@ -284,6 +274,23 @@ def open_loaders(args, data, config, where, seeds):
         first = TokenLoader(data.train, B, T, shuffle=True, vocab=config.vocab, **seeds)
     second = data.val and TokenLoader(data.val, B, T, vocab=config.vocab)
     return first, second
+
+
+class TokenizerKeeper(Callbacks):
+    """Puts the vocabulary beside the first checkpoint: the run folder is then enough to generate text."""
+
+    def __init__(self, tokenizer):
+        self._tokenizer = tokenizer
+
+    def on_checkpoint(self, step, path):
+        if self._tokenizer is not None:
+            write_tokenizer_file(path.parent / rundir.TOKENIZER, self._tokenizer.table, self._tokenizer.eot)
+            self._tokenizer = None
+
+
+def keepers(tokenizer):
+    """A TokenizerKeeper in a list; none where the vocabulary isn't known or is bytes, which its size tells."""
+    return [] if tokenizer is None or tokenizer.name == "bytes" else [TokenizerKeeper(tokenizer)]
 
 
 def entropy_of(pattern):

@@ -7,7 +7,8 @@ from pathlib import Path
 from ..checkpoint import peek_checkpoint
 from ..config import GPT2Config
 from ..errors import InvalidArgument, OutOfMemory, Unavailable
-from ..train import BYTES_VOCAB, SHAPE
+from ..train import SHAPE
+from ..vocabulary import BYTES_VOCAB
 from . import measure, report, variants
 from .engine import EngineSide, resolved
 from .measure import Comparison

@@ -14,9 +14,10 @@ from ..console import has_size
 from ..errors import InvalidArgument, LlmcError
 from ..named_model import named_model
 from ..settings import Settings
-from ..train import BAD_INPUT, BYTES_VOCAB, INTERRUPTED, OUTPUT_CLOSED, unused_folder
+from ..train import BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED, unused_folder
 from ..train import SHAPE as SMALL_SHAPE
 from ..train_options import pick
+from ..vocabulary import BYTES_VOCAB
 from . import document, report
 from .draw import draw_all, write_all
 from .options import BESIDE_DRAW, ENGINE_FIELDS, GROUPS, SHAPE
