@@ -48,13 +48,25 @@ def encoder(recipe, processes):
 def in_order(pool, parts, window):
     waiting = deque()
     for source, part in parts:
-        waiting.append((part, pool.submit(encode_in_worker, source, part)))
+        with interrupts_held():
+            future = pool.submit(encode_in_worker, source, part)
+        waiting.append((part, future))
         if len(waiting) >= window:
             part, future = waiting.popleft()
             yield part, future.result()
     while waiting:
         part, future = waiting.popleft()
         yield part, future.result()
+
+
+@contextlib.contextmanager
+def interrupts_held():
+    """A worker that is started in here inherits it: Ctrl-C must not meet it before it has said what it does then."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start_worker(recipe):
