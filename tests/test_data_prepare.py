@@ -457,7 +457,8 @@ def test_progress_counts_bytes(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        ("prepare none.txt --tokenizer bytes", "none.txt: no such file or folder"), ("prepare", "required: IN"), ("prepaer a", "did you mean 'prepare'"),
+        ("prepare none.txt --tokenizer bytes", "none.txt: no such file or folder"),
+            ("prepare", "required: IN"), ("prepaer a", "did you mean 'prepare'"),
         ("prepare a.txt --shard-size 0", "expected a number of tokens such as 5000 or 100M, got '0'"),
         ("prepare a.txt --shard-size 3G", "a shard counts at most"), ("prepare a.txt --shard-size ten", "got 'ten'"),
         ("prepare a.txt --val 1", "fraction from 0 to less than 1"), ("prepare a.txt --val x", "fraction"),
