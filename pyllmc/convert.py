@@ -1,6 +1,5 @@
 """Checkpoints from one format to another: python -m pyllmc.convert SOURCE TARGET"""
 
-import signal
 import sys
 import zipfile
 from pathlib import Path
@@ -10,7 +9,8 @@ from tqdm import tqdm
 from .checkpoint import lazy_checkpoint, write_checkpoint
 from .cli import Option, Parser
 from .console import has_size, one_line, say
-from .errors import FormatError, InvalidArgument, LlmcError, nearest
+from .errors import FormatError, InvalidArgument, nearest
+from .exits import status_of
 from .hf import check_target, read_pretrained, write_pretrained
 from .hf_config import CONFIG
 from .hf_tokenizer import copied_files
@@ -19,7 +19,6 @@ from .nanogpt import read_state_dict
 from .state_dict import BLOCK, LINEAR, TOP
 from .torch_file import OLD_PICKLE
 
-BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 128 + signal.SIGINT, 128 + signal.SIGPIPE
 HINT = "--force replaces it"
 DTYPES = ("keep", "fp32", "bf16")
 DESCRIPTION = """Convert a GPT-2 between Hugging Face folders (safetensors), llm.c checkpoints and, as a source, nanoGPT's .pt files.
@@ -52,17 +51,10 @@ GROUPS = {
 def main(argv=None):
     """Convert as the arguments say; returns the exit status."""
     parser = Parser(GROUPS, prog="python -m pyllmc.convert", description=DESCRIPTION)
-    try:
-        return convert(parser.read(argv))
-    except KeyboardInterrupt:
-        print("\npyllmc.convert: interrupted; the target is as it was, or complete", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        print("pyllmc.convert: nobody reads the output; the target is written", file=sys.stderr)
-        return OUTPUT_CLOSED
-    except (LlmcError, OSError) as error:
-        print(f"pyllmc.convert: {one_line(error)}", file=sys.stderr)
-        return BAD_INPUT
+    return status_of(
+        "pyllmc.convert", lambda: convert(parser.read(argv)), "interrupted; the target is as it was, or complete",
+        "nobody reads the output; the target is written",
+    )  # fmt: skip
 
 
 def convert(args):

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import signal
 import sys
 import time
 import warnings
@@ -14,6 +13,7 @@ from tqdm import tqdm
 from .cli import Parser
 from .console import count, has_size, one_line, say, short
 from .errors import InvalidArgument, LlmcError, Unavailable
+from .exits import BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED
 from .generate_options import ENGINE_FIELDS, GROUPS, MAX_SEED
 from .generation import SideBySide
 from .gpt2 import GPT2
@@ -23,8 +23,6 @@ from .vocabulary import choose_vocabulary
 from .weights import find_weights
 
 PROGRAM = "pyllmc.generate"
-BAD_INPUT = 2
-INTERRUPTED, OUTPUT_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 MAX_ROWS = 16  # samples drawn side by side
 ROUND_TO = 64  # the engine's row is a multiple of this, or the whole context
 DESCRIPTION = """Draw text from a trained model and show it as it comes. Exit status: 0 done; 2 bad input;

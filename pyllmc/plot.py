@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -13,13 +12,12 @@ from tqdm import tqdm
 
 from .cli import Parser
 from .console import has_size, one_line, say, short
-from .errors import InvalidArgument, LlmcError, Unavailable
+from .errors import InvalidArgument, Unavailable
+from .exits import status_of
 from .history import History, find_logs, read_history
 from .picture_file import check_picture, save
 from .plot_options import AUTO, GROUPS, PANELS, axis_name, panel_names, window
 
-BAD_INPUT = 2
-INTERRUPTED, OUTPUT_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 PICTURE = "plot.png"
 SLOW_BYTES = 20 << 20  # from which on a log takes long enough for a bar
 DESCRIPTION = """Draw what runs have logged: loss, evaluations, gradient norm, learning rate, step times and speed,
@@ -30,17 +28,10 @@ display is needed. Exit status: 0 done; 2 bad input; 130 interrupted; 141 nobody
 def main(argv=None):
     """Draw as the arguments say; returns the exit status."""
     parser = Parser(GROUPS, prog="python -m pyllmc.plot", description=DESCRIPTION)
-    try:
-        return run(parser.read(argv))
-    except KeyboardInterrupt:
-        print("\npyllmc.plot: interrupted; nothing was written", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        print("pyllmc.plot: nobody reads the output; the picture is written", file=sys.stderr)
-        return OUTPUT_CLOSED
-    except (LlmcError, OSError) as error:
-        print(f"pyllmc.plot: {one_line(error)}", file=sys.stderr)
-        return BAD_INPUT
+    return status_of(
+        "pyllmc.plot", lambda: run(parser.read(argv)), "interrupted; nothing was written",
+        "nobody reads the output; the picture is written",
+    )  # fmt: skip
 
 
 def run(args):

@@ -4,10 +4,8 @@ import contextlib
 import dataclasses
 import functools
 import os
-import signal
 import sys
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from .cli import Parser
 from .config import GPT2_VOCAB, GPT2Config
 from .console import Console, short, table
 from .errors import InvalidArgument, LlmcError, OutOfMemory
+from .exits import status_of
 from .gpt2 import GPT2
 from .inspection import c_options
 from .loader import TokenLoader
@@ -29,8 +28,7 @@ from .train_options import ENGINE_FIELDS, GROUPS, HYPER_FIELDS, SETTINGS_FIELDS,
 from .trainer import JSON_LOG, Callbacks, Trainer, check_unused
 from .vocabulary import guess_tokenizer
 
-BAD_INPUT, NOTHING_TO_DO = 2, 3
-INTERRUPTED, OUTPUT_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
+NOTHING_TO_DO = 3
 # Of the model when -e names none
 SHAPE = {"layers": 3, "heads": 4, "channels": 128}
 GPU_SHAPE = {"layers": 12, "heads": 12, "channels": 768}
@@ -43,19 +41,10 @@ about a minute. Exit status: 0 done; 2 bad input; 3 the resumed run was complete
 def main(argv=None):
     """Train as the arguments say; returns the exit status."""
     parser = Parser(GROUPS, prog="python -m pyllmc.train", description=DESCRIPTION)
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda text, *_, **__: print(f"note: {text}", file=sys.stderr)
-            return train(parser.read(argv, kind_of_run))
-    except KeyboardInterrupt:
-        print("\npyllmc.train: interrupted; complete checkpoints are kept (-y 1 resumes)", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:  # as after "| head"; the run ends there, like any program's
-        print("pyllmc.train: nobody reads the output; complete checkpoints are kept (-y 1 resumes)", file=sys.stderr)
-        return OUTPUT_CLOSED
-    except (LlmcError, OSError) as error:
-        print(f"pyllmc.train: {error}", file=sys.stderr)
-        return BAD_INPUT
+    kept = "complete checkpoints are kept (-y 1 resumes)"
+    return status_of(
+        "pyllmc.train", lambda: train(parser.read(argv, kind_of_run)), f"interrupted; {kept}", f"nobody reads the output; {kept}"
+    )
 
 
 def train(args):

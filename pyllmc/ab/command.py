@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from .. import _native, options
 from ..cli import Parser
 from ..console import has_size
 from ..errors import InvalidArgument, LlmcError, Unavailable
+from ..exits import BAD_INPUT, INTERRUPTED, status_of
 from ..monitor import NOTHING, GpuMonitor
 from . import measure, plan, record, report, variants
 from .conditions import command_line, conditions
@@ -20,7 +20,6 @@ from .engine import resolved
 from .options import GROUPS
 from .workload import Workload
 
-BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 128 + signal.SIGINT, 128 + signal.SIGPIPE
 LENGTH = 16  # batches that are served again and again
 DESCRIPTION = """Compare training step times: two or more settings of this engine, or this engine and an llm.c trainer.
 Blocks of steps alternate; the verdict is faster, slower, or no difference that so many rounds could see.
@@ -30,20 +29,12 @@ Exit status: 0 measured, whoever won; 2 bad input; 130 interrupted (what was mea
 def main(argv=None):
     """Measure as the arguments say; returns the exit status."""
     parser = Parser(GROUPS, prog="python -m pyllmc.ab", description=DESCRIPTION)
-    try:
+
+    def body():
         args = parser.read(argv)
-        if args.draw is not None:
-            return redraw(args)
-        return compare(args, command_line(argv))
-    except KeyboardInterrupt:
-        print("\npyllmc.ab: interrupted before anything was measured", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        print("pyllmc.ab: nobody reads the output", file=sys.stderr)
-        return OUTPUT_CLOSED
-    except (LlmcError, OSError) as error:
-        print(f"pyllmc.ab: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return compare(args, command_line(argv)) if args.draw is None else redraw(args)
+
+    return status_of("pyllmc.ab", body, "interrupted before anything was measured")
 
 
 def redraw(args):

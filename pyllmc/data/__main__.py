@@ -3,15 +3,15 @@
 import contextlib
 import os
 import shlex
-import signal
 import sys
 from pathlib import Path
 
 from tqdm import tqdm
 
 from ..cli import Parser
-from ..console import count, has_size, one_line, say, table
-from ..errors import InvalidArgument, LlmcError, nearest
+from ..console import count, has_size, say, table
+from ..errors import InvalidArgument, nearest
+from ..exits import BAD_INPUT, status_of
 from ..tokenizer import load_tokenizer
 from .catalogue import SETS, listing, where_to_get
 from .describe import describe
@@ -20,8 +20,6 @@ from .options import groups_of
 from .preparation import prepare
 
 PROGRAM = "pyllmc.data"
-BAD_INPUT = 2
-INTERRUPTED, OUTPUT_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 SMALL_BATCH = 4 * 1024  # llm.c's default B x T
 FLAG = {"train": "-i", "val": "-j"}  # of pyllmc.train
 COMMANDS = {
@@ -45,25 +43,19 @@ DESCRIPTIONS = {
 def main(argv=None):
     """Do as the arguments say; returns the exit status."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    try:
-        if not argv or argv[0] in ("-h", "--help"):
-            say(usage())
-            return 0 if argv else BAD_INPUT
-        command, rest = argv[0], argv[1:]
-        if command not in COMMANDS:
-            raise InvalidArgument(f"unknown command {command!r}: {nearest(command, COMMANDS)}")
-        if command in SETS and not rest:
-            raise InvalidArgument(where_to_get(command))
-        return ACTIONS.get(command, run_prepare)(parser_of(command).read(rest), command)
-    except KeyboardInterrupt:
-        print(f"\n{PROGRAM}: interrupted; files are complete, and the same command goes on", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        print(f"{PROGRAM}: nobody reads the output", file=sys.stderr)
-        return OUTPUT_CLOSED
-    except (LlmcError, OSError) as error:
-        print(f"{PROGRAM}: {one_line(error)}", file=sys.stderr)
-        return BAD_INPUT
+    return status_of(PROGRAM, lambda: act(argv), "interrupted; files are complete, and the same command goes on")
+
+
+def act(argv):
+    if not argv or argv[0] in ("-h", "--help"):
+        say(usage())
+        return 0 if argv else BAD_INPUT
+    command, rest = argv[0], argv[1:]
+    if command not in COMMANDS:
+        raise InvalidArgument(f"unknown command {command!r}: {nearest(command, COMMANDS)}")
+    if command in SETS and not rest:
+        raise InvalidArgument(where_to_get(command))
+    return ACTIONS.get(command, run_prepare)(parser_of(command).read(rest), command)
 
 
 def usage():

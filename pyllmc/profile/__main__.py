@@ -2,7 +2,6 @@
 
 import os
 import sys
-import warnings
 from pathlib import Path
 
 from tqdm import tqdm
@@ -11,11 +10,12 @@ from .. import _native
 from ..cli import Parser
 from ..config import GPT2Config
 from ..console import has_size
-from ..errors import InvalidArgument, LlmcError
+from ..errors import InvalidArgument
+from ..exits import status_of
 from ..named_model import named_model
 from ..settings import Settings
-from ..train import BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED, unused_folder
 from ..train import SHAPE as SMALL_SHAPE
+from ..train import unused_folder
 from ..train_options import pick
 from ..vocabulary import BYTES_VOCAB
 from . import document, report
@@ -32,19 +32,7 @@ unless -e names a checkpoint. Exit status: 0 done; 2 bad input; 130 interrupted;
 def main(argv=None):
     """Profile as the arguments say; returns the exit status."""
     parser = Parser(GROUPS, prog=f"python -m {PROGRAM}", description=DESCRIPTION)
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda text, *_, **__: print(f"note: {text}", file=sys.stderr)
-            return run(parser.read(argv))
-    except KeyboardInterrupt:
-        print(f"\n{PROGRAM}: interrupted; nothing was written", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        print(f"{PROGRAM}: nobody reads the output", file=sys.stderr)
-        return OUTPUT_CLOSED
-    except (LlmcError, OSError) as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
-        return BAD_INPUT
+    return status_of(PROGRAM, lambda: run(parser.read(argv)), "interrupted; nothing was written")
 
 
 def run(args):

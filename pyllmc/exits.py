@@ -1,0 +1,29 @@
+"""How a program of this package ends: an exit status, and one sentence on stderr for what ended it early."""
+
+import signal
+import sys
+import warnings
+
+from .console import one_line
+from .errors import LlmcError
+
+BAD_INPUT = 2
+INTERRUPTED, OUTPUT_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
+
+
+def status_of(program, body, interrupted, unread="nobody reads the output"):
+    """body()'s exit status, or that of what ended it: 2 for an LlmcError or OSError, 130 for Ctrl-C, 141 for a
+    reader of stdout that is gone (as after "| head"). interrupted, unread: what to say then. Warnings become notes."""
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda text, *_, **__: print(f"note: {text}", file=sys.stderr)
+            return body()
+    except KeyboardInterrupt:
+        print(f"\n{program}: {interrupted}", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        print(f"{program}: {unread}", file=sys.stderr)
+        return OUTPUT_CLOSED
+    except (LlmcError, OSError) as error:
+        print(f"{program}: {one_line(error)}", file=sys.stderr)
+        return BAD_INPUT
