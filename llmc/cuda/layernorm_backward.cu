@@ -25,9 +25,8 @@ __device__ __forceinline__ void keep_packed(Few<X, W> &few) {
     for (uint32_t &word : few.bits) asm volatile("" : "+r"(word));
 }
 
-// A warp for a row where 32 lanes of K packs reach across it, without a barrier; else a block for a row. What
-// limits this kernel is instructions, some 25 a value: K packs a thread share the cost of a row's two sums. The
-// next row is on its way while this one is worked on.
+// A warp for a row where 32 lanes of K packs reach across it, without a barrier; else a block for a row. K packs
+// a thread share the cost of a row's two sums. The next row is on its way while this one is worked on.
 template <class X, int K, bool ALONE, bool ADD, bool SUM>
 __global__ void __launch_bounds__(ALONE ? ALONE_WARPS * 32 : MOST_THREADS, !ALONE ? 1 : K == 3 ? 2 : 3)
     differentiate(X *dinp, float *__restrict__ shares, const X *dout, const X *inp, const X *__restrict__ w, const float *__restrict__ mean,
