@@ -22,6 +22,22 @@ double next_uniform(uint64_t *state) {
     return double(z >> 11) * 0x1p-53;
 }
 
+// The first of the largest logits. The common case is one pass that compilers turn into vector code.
+int likeliest(const float *logits, int vocab) {
+    float top = -INFINITY;
+    int odd = 0;
+#pragma omp simd reduction(max : top) reduction(| : odd)
+    for (int i = 0; i < vocab; i++) {
+        odd |= !(logits[i] < INFINITY);
+        top = logits[i] > top ? logits[i] : top;
+    }
+    for (int i = 0; odd && i < vocab; i++) {
+        if (!(logits[i] < INFINITY)) fail(LLMC_INVALID, "logit %d of %d is %s", i, vocab, std::isnan(logits[i]) ? "NaN" : "infinite");
+    }
+    if (top == -INFINITY) fail(LLMC_INVALID, "none of the %d logits is finite", vocab);
+    return int(std::find(logits, logits + vocab, top) - logits);
+}
+
 }  // namespace
 
 int sample(const float *logits, int vocab, const llmc_sampling &how, uint64_t *state) {
@@ -29,13 +45,7 @@ int sample(const float *logits, int vocab, const llmc_sampling &how, uint64_t *s
     if (!(how.temperature >= 0) || std::isinf(how.temperature)) fail(LLMC_INVALID, "temperature is %g, expected 0 (the largest logit) or more", how.temperature);
     if (how.top_k < 0) fail(LLMC_INVALID, "top_k is %d, expected 0 (off) or more", how.top_k);
     if (!(how.top_p > 0 && how.top_p <= 1)) fail(LLMC_INVALID, "top_p is %g, expected more than 0 and at most 1 (off)", how.top_p);
-    int best = -1;
-    for (int i = 0; i < vocab; i++) {
-        if (std::isnan(logits[i])) fail(LLMC_INVALID, "logit %d of %d is NaN", i, vocab);
-        if (std::isfinite(logits[i]) && (best < 0 || logits[i] > logits[best])) best = i;
-        if (logits[i] == INFINITY) fail(LLMC_INVALID, "logit %d of %d is infinite", i, vocab);
-    }
-    if (best < 0) fail(LLMC_INVALID, "none of the %d logits is finite", vocab);
+    const int best = likeliest(logits, vocab);
     if (how.temperature == 0) return best;
 
     // Single precision carries the exponentials: their relative error of 1e-7 is far below what a draw can show.
@@ -64,23 +74,25 @@ int sample(const float *logits, int vocab, const llmc_sampling &how, uint64_t *s
         std::nth_element(kept.begin(), kept.begin() + how.top_k - 1, kept.end(), likelier);
         kept.resize(size_t(how.top_k));
     }
-    std::sort(kept.begin(), kept.end(), likelier);
-    std::vector<float> weights;
-    weights.reserve(kept.size());
     double total = 0;
-    for (int i : kept) weights.push_back(weight(i)), total += double(weights.back());
-    if (how.top_p < 1) {
-        double reached = 0;
-        size_t n = 0;
-        while (n < kept.size() && reached < how.top_p * total) reached += double(weights[n++]);
-        kept.resize(n);
-        total = reached;
+    for (int i : kept) total += double(weight(i));
+    // Sorted only as far as top_p reaches, in growing pieces: mostly a few of many thousand.
+    const double wanted = how.top_p < 1 ? how.top_p * total : INFINITY;
+    std::vector<float> weights;
+    double reached = 0;
+    for (size_t sorted = 0; sorted < kept.size() && reached < wanted;) {
+        const size_t piece = std::min(kept.size() - sorted, std::max<size_t>(64, 3 * sorted));
+        const auto from = kept.begin() + long(sorted), to = from + long(piece);
+        if (to != kept.end()) std::nth_element(from, to, kept.end(), likelier);
+        std::sort(from, to, likelier);
+        sorted += piece;
+        while (weights.size() < sorted && reached < wanted) weights.push_back(weight(kept[weights.size()])), reached += double(weights.back());
     }
-    double left = u * total;
-    for (size_t i = 0; i < kept.size(); i++) {
+    double left = u * reached;
+    for (size_t i = 0; i < weights.size(); i++) {
         if ((left -= double(weights[i])) < 0) return kept[i];
     }
-    return kept.back();
+    return kept[weights.size() - 1];
 }
 
 }  // namespace llmc

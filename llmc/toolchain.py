@@ -350,7 +350,7 @@ def cuda_includes():
 
 def cuda_host():
     """The .cpp files of the CUDA library. No OpenMP: a GPU machine may lack its runtime."""
-    return [*COMMON, "-Wno-unknown-pragmas", *cuda_defines(), *cuda_includes()]
+    return [*COMMON, "-fopenmp-simd", "-Wno-unknown-pragmas", *cuda_defines(), *cuda_includes()]
 
 
 def cuda_device():
