@@ -51,10 +51,10 @@ constexpr EdgeInfo EDGES[NUM_EDGES] = {
 
 // Names one captured body: what it does and every value that is baked into it.
 struct GraphKey {
-    enum Kind : int32_t { MICRO_STEP, UPDATE, EVAL } kind;
+    enum Kind : int32_t { MICRO_STEP, UPDATE, EVAL, DECODE } kind;
     int32_t slot = 0;     // or the result record
     int32_t first = 0;    // first micro-step assigns gradients, the others add
-    int32_t of = 1;       // micro-steps that the loss is averaged over
+    int32_t of = 1;       // micro-steps that the loss is averaged over; rows that are decoded
     bool operator<(const GraphKey &o) const {
         if (kind != o.kind) return kind < o.kind;
         if (slot != o.slot) return slot < o.slot;
@@ -81,10 +81,12 @@ class Lanes {
     // captured must not receive anybody else's work.
     std::unique_lock<std::mutex> hold();
 
-    // Runs body: replays its captured graph if there is one, captures it the first time, or calls it
-    // (switch off, or capture failed: then once with a note). body enqueues on COMPUTE alone, so a graph is
-    // a plain chain, which replays fastest; other lanes meet it through edges, which cross its border.
-    void run(const GraphKey &key, const std::function<void()> &body);
+    // Runs body(key.slot): replays its captured graph if there is one, or calls it (switch off, or capture failed:
+    // then once with a note). The first time it is called, and while the device works on that, graphs are captured of
+    // body(0 .. slots-1): captured when its turn comes, each slot would make the device wait once. body enqueues
+    // on COMPUTE alone, so a graph is a plain chain, which replays fastest; other lanes meet it through edges, which
+    // cross its border.
+    void run(const GraphKey &key, int slots, const std::function<void(int slot)> &body);
 
     // A step's device time: marks on COMPUTE, read back by result record; NaN if not both were passed.
     void mark_step_start(int record);

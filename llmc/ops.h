@@ -21,10 +21,10 @@ namespace llmc {
 
 enum class Into { ASSIGN, ADD };
 
-// -- embedding.  out[b,t] = wte[tokens[b,t]] + wpe[first + t]
+// -- embedding.  out[b,t] = wte[tokens[b,t]] + wpe[first + t]; first, on the device, may be null for 0
 template <class X>
 void embedding_forward(Lane &, X *out /*(B,T,C)*/, const int *tokens /*(B,T)*/, const X *wte /*(Vp,C)*/, const X *wpe /*(maxT,C)*/,
-                       int B, int T, int C, int first);
+                       int B, int T, int C, const int *first);
 // Groups equal tokens so that the backward sums each table row in one fixed order without atomics.
 // Runs on the inputs lane after the upload; index is embedding_index_bytes(N,V) of device memory.
 size_t embedding_index_bytes(int N, int V);
@@ -116,9 +116,11 @@ template <class X>
 void attention_backward(Lane &, const AttentionPlan &, X *dqkv /*(B,T,3C)*/, void *scratch, const X *dout /*(B,T,C)*/, const X *qkv /*(B,T,3C)*/,
                         const X *out /*(B,T,C)*/, const float *lse, int B, int T, int C, int NH);
 // One new position: puts qkv's row b at cache[b,position] and attends over cache[b,0..position].
-// cache (rows,T,3C) is the qkv tensor of the prefill. Any T, any position < T, no preparation needed.
+// cache (rows,T,3C) is the qkv tensor of the prefill. Any T, no preparation needed. position is on the device, so that
+// one captured graph serves every token; the caller has seen to it that it is below T.
 template <class X>
-void attention_decode(Lane &, X *out /*(rows,C)*/, X *cache /*(rows,T,3C)*/, const X *qkv /*(rows,3C)*/, int rows, int T, int position, int C, int NH);
+void attention_decode(Lane &, X *out /*(rows,C)*/, X *cache /*(rows,T,3C)*/, const X *qkv /*(rows,3C)*/, int rows, int T,
+                      const int *position, int C, int NH);
 
 // -- classifier: softmax, cross-entropy and its gradient in one visit to the logits.
 // losses[n] = -log softmax(logits[n,:V])[targets[n]]; with write_dlogits, logits[n,:V] becomes

@@ -102,7 +102,7 @@ class GPT2 final : public Model {
         }
         const Into into = i == 0 ? Into::ASSIGN : Into::ADD;
         cached_rows_ = 0;
-        lanes.run({GraphKey::MICRO_STEP, slot, i == 0, n}, [&] {
+        lanes.run({GraphKey::MICRO_STEP, slot, i == 0, n}, options.slots, [&](int slot) {
             lanes.await(INPUTS_READY, slot);
             forward(batches.inputs(slot), 0, B, T);
             lanes.await(TARGETS_READY, slot);
@@ -145,7 +145,7 @@ class GPT2 final : public Model {
         params.rounding = mix64(rounding_now);
         params.ticket = ticket;
         store_step_params(compute(), step_params_, params);
-        lanes.run({GraphKey::UPDATE, r, 0, 1}, [&] {
+        lanes.run({GraphKey::UPDATE, r, 0, 1}, options.results, [&](int r) {
             {
                 const auto span = lanes.span(COMPUTE, "gradient norm");
                 global_norm_squared(compute(), norm_squared_, a_.scratch, grads_, P);
@@ -197,7 +197,7 @@ class GPT2 final : public Model {
     float eval(int slot, float *losses) override {
         batches.require_submitted(slot);
         cached_rows_ = 0;
-        lanes.run({GraphKey::EVAL, slot, 0, 1}, [&] {
+        lanes.run({GraphKey::EVAL, slot, 0, 1}, options.slots, [&](int slot) {
             lanes.await(INPUTS_READY, slot);
             forward(batches.inputs(slot), 0, B, T);
             lanes.signal(INPUTS_FREE, slot);
@@ -252,19 +252,24 @@ class GPT2 final : public Model {
         if (cached_tokens_ >= T) fail(LLMC_STATE, "all %d positions are full: call llmc_prefill with a shorter context", T);
         const int rows = cached_rows_;
         check_generation_tokens(tokens, rows);
-        copy_to_device_now(compute(), generation_tokens_, tokens, sizeof(int) * size_t(rows));
+        std::vector<int> input{cached_tokens_};  // the position, then the tokens
+        input.insert(input.end(), tokens, tokens + rows);
+        copy_to_device_now(compute(), generation_tokens_, input.data(), sizeof(int) * input.size());
+        const int *const position = generation_tokens_, *const newest = generation_tokens_ + 1;
         X *x = a_.dresidual, *normed = a_.lnf, *qkv = a_.wide, *att = a_.wide + int64_t(rows) * 3 * C;
-        embedding_forward(compute(), x, generation_tokens_, param(WTE), param(WPE), rows, 1, C, cached_tokens_);
-        layernorm_forward(compute(), normed, a_.lnf_mean, a_.lnf_rstd, x, param(LN1W, 0), param(LN1B, 0), rows, C);
-        for (int l = 0; l < L; l++) {
-            linear_forward(compute(), qkv, normed, param(QKVW, l), param(QKVB, l), rows, C, 3 * C);
-            attention_decode(compute(), att, layer(a_.qkv, l, 3 * C), qkv, rows, T, cached_tokens_, C, NH);
-            linear_residual_forward(compute(), x, x, att, param(ATTPROJW, l), param(ATTPROJB, l), rows, C, C);
-            layernorm_forward(compute(), normed, a_.lnf_mean, a_.lnf_rstd, x, param(LN2W, l), param(LN2B, l), rows, C);
-            fc_forward(normed, l, a_.fc, a_.gelu, rows);
-            linear_residual_forward(compute(), x, x, a_.gelu, param(FCPROJW, l), param(FCPROJB, l), rows, 4 * C, C);
-            layernorm_forward(compute(), normed, a_.lnf_mean, a_.lnf_rstd, x, next_norm_w(l), next_norm_b(l), rows, C);
-        }
+        lanes.run({GraphKey::DECODE, 0, 0, rows}, 1, [&](int) {
+            embedding_forward(compute(), x, newest, param(WTE), param(WPE), rows, 1, C, position);
+            layernorm_forward(compute(), normed, a_.lnf_mean, a_.lnf_rstd, x, param(LN1W, 0), param(LN1B, 0), rows, C);
+            for (int l = 0; l < L; l++) {
+                linear_forward(compute(), qkv, normed, param(QKVW, l), param(QKVB, l), rows, C, 3 * C);
+                attention_decode(compute(), att, layer(a_.qkv, l, 3 * C), qkv, rows, T, position, C, NH);
+                linear_residual_forward(compute(), x, x, att, param(ATTPROJW, l), param(ATTPROJB, l), rows, C, C);
+                layernorm_forward(compute(), normed, a_.lnf_mean, a_.lnf_rstd, x, param(LN2W, l), param(LN2B, l), rows, C);
+                fc_forward(normed, l, a_.fc, a_.gelu, rows);
+                linear_residual_forward(compute(), x, x, a_.gelu, param(FCPROJW, l), param(FCPROJB, l), rows, 4 * C, C);
+                layernorm_forward(compute(), normed, a_.lnf_mean, a_.lnf_rstd, x, next_norm_w(l), next_norm_b(l), rows, C);
+            }
+        });
         for (int row = 0; row < rows; row += chunk_rows_) {
             download_logits(normed + int64_t(row) * C, std::min(chunk_rows_, rows - row), logits + int64_t(row) * V);
         }
@@ -347,7 +352,7 @@ class GPT2 final : public Model {
     X *params_ = nullptr, *grads_ = nullptr;
     float *master_ = nullptr, *m_ = nullptr, *v_ = nullptr;
     Activations<X> a_{};
-    int *generation_tokens_ = nullptr;  // (B, T)
+    int *generation_tokens_ = nullptr;  // (B, T) of a prefill; a position and (B) of a decoded token
     float *mean_loss_ = nullptr, *eval_loss_ = nullptr, *norm_squared_ = nullptr;
     llmc_guard *guard_ = nullptr;
     StepParams *step_params_ = nullptr;
@@ -401,7 +406,7 @@ class GPT2 final : public Model {
         arena_.want(&a_.dresidual, n * c, P_::WORKSPACE);
         arena_.want_bytes(&a_.scratch, std::max({layernorm_scratch_bytes(N, C), linear_scratch_bytes(N, 4 * C), global_norm_scratch_bytes(),
                                                  attention_scratch_bytes<X>(compute(), attention_, B, T, C, NH)}), P_::WORKSPACE);
-        arena_.want(&generation_tokens_, n, P_::WORKSPACE);
+        arena_.want(&generation_tokens_, n + 1, P_::WORKSPACE);
         for (float **scalar : {&mean_loss_, &eval_loss_, &norm_squared_}) arena_.want(scalar, 1, P_::WORKSPACE);
         arena_.want(&guard_, 1, P_::WORKSPACE);
         arena_.want(&step_params_, 1, P_::WORKSPACE);
@@ -445,7 +450,7 @@ class GPT2 final : public Model {
         const auto at = [&](auto *base, int64_t width) { return base + first * width; };
         {
             const auto span = lanes.span(COMPUTE, "embedding");
-            embedding_forward(compute(), at(residual(0), C), tokens, param(WTE), param(WPE), rows, n, C, 0);
+            embedding_forward(compute(), at(residual(0), C), tokens, param(WTE), param(WPE), rows, n, C, nullptr);
         }
         for (int l = 0; l < L; l++) {
             X *qkv = at(layer(a_.qkv, l, 3 * C), 3 * C), *att = at(layer(a_.att, l, C), C);

@@ -155,7 +155,8 @@ void attention_backward(Lane &lane, const AttentionPlan &, X *dqkv, void *scratc
 }
 
 template <class X>
-void attention_decode(Lane &lane, X *out, X *cache, const X *qkv, int rows, int T, int position, int C, int NH) {
+void attention_decode(Lane &lane, X *out, X *cache, const X *qkv, int rows, int T, const int *place, int C, int NH) {
+    const int position = *place;
     if (position < 0 || position >= T) fail(LLMC_INVALID, "attention_decode: position %d, expected 0 to %d", position, T - 1);
     const int64_t HS = C / NH, stride = 3 * int64_t(C);
     for (int64_t b = 0; b < rows; b++) std::copy(qkv + b * stride, qkv + (b + 1) * stride, cache + (b * T + position) * stride);
@@ -173,6 +174,6 @@ template size_t attention_scratch_bytes<float>(Lane &, const AttentionPlan &, in
 template void attention_forward<float>(Lane &, const AttentionPlan &, float *, float *, const float *, void *, int, int, int, int);
 template void attention_backward<float>(Lane &, const AttentionPlan &, float *, void *, const float *, const float *, const float *,
                                         const float *, int, int, int, int);
-template void attention_decode<float>(Lane &, float *, float *, const float *, int, int, int, int, int);
+template void attention_decode<float>(Lane &, float *, float *, const float *, int, int, const int *, int, int);
 
 }  // namespace llmc

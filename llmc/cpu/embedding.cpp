@@ -9,11 +9,11 @@
 namespace llmc {
 
 template <class X>
-void embedding_forward(Lane &lane, X *out, const int *tokens, const X *wte, const X *wpe, int B, int T, int C, int first) {
-    const int64_t N = int64_t(B) * T;
+void embedding_forward(Lane &lane, X *out, const int *tokens, const X *wte, const X *wpe, int B, int T, int C, const int *first) {
+    const int64_t N = int64_t(B) * T, start = first ? *first : 0;
     parallel_slices(lane, N, 1, N * C, [=](int64_t begin, int64_t end) {
         for (int64_t n = begin; n < end; n++) {
-            const X *token = wte + int64_t(tokens[n]) * C, *position = wpe + (first + n % T) * C;
+            const X *token = wte + int64_t(tokens[n]) * C, *position = wpe + (start + n % T) * C;
             X *row = out + n * C;
 #pragma omp simd
             for (int64_t c = 0; c < C; c++) row[c] = token[c] + position[c];
@@ -44,7 +44,7 @@ void embedding_backward(Lane &lane, X *dwte, X *dwpe, const X *dout, const int *
     });
 }
 
-template void embedding_forward<float>(Lane &, float *, const int *, const float *, const float *, int, int, int, int);
+template void embedding_forward<float>(Lane &, float *, const int *, const float *, const float *, int, int, int, const int *);
 template void embedding_backward<float>(Lane &, float *, float *, const float *, const int *, const void *, int, int, int, int, int, Into);
 
 }  // namespace llmc

@@ -20,8 +20,9 @@ constexpr int MAX_WARPS = 16;
 // N values of a head per lane: dimensions lane, lane + 32, ...; 32 N >= HS
 template <class X, int N>
 __global__ void __launch_bounds__(MAX_WARPS * 32, 1)
-    decode_kernel(X *out, X *cache, const X *qkv, int T, int position, int NH, int HS, float scale_log2, bool packed) {
+    decode_kernel(X *out, X *cache, const X *qkv, int T, const int *place, int NH, int HS, float scale_log2, bool packed) {
     extern __shared__ __align__(16) float shared[];
+    const int position = *place;
     const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float *const query = shared, *const tops = query + N * 32, *const totals = tops + MAX_WARPS, *const sums = totals + MAX_WARPS;  // sums (warps,HS)
 
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(MAX_WARPS * 32, 1)
         if (lane + 32 * n < HS) sums[warp * HS + lane + 32 * n] = sum[n];
     __syncthreads();
 
-    float largest = tops[0];  // every warp has at least one position: the launcher starts no idle ones
+    float largest = tops[0];  // finite: the first warp has position 0. A warp that had none adds nothing.
     for (int w = 1; w < warps; w++) largest = fmaxf(largest, tops[w]);
     for (int d = threadIdx.x; d < HS; d += blockDim.x) {
         float above = 0.0f, below = 0.0f;
@@ -85,8 +86,8 @@ __global__ void __launch_bounds__(MAX_WARPS * 32, 1)
 }
 
 template <class X, int N>
-void launch(Lane &lane, X *out, X *cache, const X *qkv, int rows, int T, int position, int C, int NH) {
-    const int HS = C / NH, warps = int(std::min<int64_t>(MAX_WARPS, ceil_div(position + 1, 32)));
+void launch(Lane &lane, X *out, X *cache, const X *qkv, int rows, int T, const int *position, int C, int NH) {
+    const int HS = C / NH, warps = int(std::min<int64_t>(MAX_WARPS, ceil_div(T, 32)));  // what the last position needs: the host doesn't know this one
     const size_t bytes = (N * 32 + 2 * MAX_WARPS + warps * HS) * sizeof(float);
     decode_kernel<X, N><<<unsigned(rows * NH), warps * 32, bytes, lane.stream>>>(out, cache, qkv, T, position, NH, HS, 1.4426950408889634f / std::sqrt(float(HS)),
                                                                                   can_pack<X>(HS, cache));
@@ -96,10 +97,9 @@ void launch(Lane &lane, X *out, X *cache, const X *qkv, int rows, int T, int pos
 }  // namespace
 
 template <class X>
-void attention_decode(Lane &lane, X *out, X *cache, const X *qkv, int rows, int T, int position, int C, int NH) {
-    if (rows < 1 || NH < 1 || C < NH || C % NH != 0 || int64_t(rows) * NH > 0x7fffffff)
-        fail(LLMC_INVALID, "attention_decode: rows=%d C=%d NH=%d; all must be positive and NH must divide C", rows, C, NH);
-    if (position < 0 || position >= T) fail(LLMC_INVALID, "attention_decode: position %d is outside 0..%d", position, T - 1);
+void attention_decode(Lane &lane, X *out, X *cache, const X *qkv, int rows, int T, const int *position, int C, int NH) {
+    if (rows < 1 || T < 1 || NH < 1 || C < NH || C % NH != 0 || int64_t(rows) * NH > 0x7fffffff)
+        fail(LLMC_INVALID, "attention_decode: rows=%d T=%d C=%d NH=%d; all must be positive and NH must divide C", rows, T, C, NH);
     const int HS = C / NH;
     if (HS > ATTENTION_MAX_HEAD_SIZE)
         fail(LLMC_UNAVAILABLE, "attention_decode: head size %d (C=%d, NH=%d); the largest this build handles is %d", HS, C, NH, ATTENTION_MAX_HEAD_SIZE);
@@ -108,7 +108,7 @@ void attention_decode(Lane &lane, X *out, X *cache, const X *qkv, int rows, int 
     else if (HS <= 128) launch<X, 4>(lane, out, cache, qkv, rows, T, position, C, NH);
     else launch<X, 8>(lane, out, cache, qkv, rows, T, position, C, NH);
 }
-template void attention_decode<float>(Lane &, float *, float *, const float *, int, int, int, int, int);
-template void attention_decode<bf16>(Lane &, bf16 *, bf16 *, const bf16 *, int, int, int, int, int);
+template void attention_decode<float>(Lane &, float *, float *, const float *, int, int, const int *, int, int);
+template void attention_decode<bf16>(Lane &, bf16 *, bf16 *, const bf16 *, int, int, const int *, int, int);
 
 }  // namespace llmc

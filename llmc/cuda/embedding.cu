@@ -18,11 +18,11 @@ constexpr int WARPS = 8;
 // A warp per position and 32*W channels.
 template <class X, int W>
 __global__ void __launch_bounds__(WARPS * 32) look_up(X *__restrict__ out, const int *__restrict__ tokens, const X *__restrict__ wte,
-                                                      const X *__restrict__ wpe, int N, int T, int C, int first) {
+                                                      const X *__restrict__ wpe, int N, int T, int C, const int *first) {
     const int n = blockIdx.x * WARPS + threadIdx.x / 32;
     const int c = (blockIdx.y * 32 + threadIdx.x % 32) * W;
     if (n >= N || c >= C) return;
-    const Few<X, W> place = load<W>(wpe + int64_t(first + n % T) * C + c);
+    const Few<X, W> place = load<W>(wpe + int64_t((first ? *first : 0) + n % T) * C + c);
     const Few<X, W> word = load<W>(wte + int64_t(tokens[n]) * C + c);
     float sum[W];
     for (int i = 0; i < W; i++) sum[i] = word[i] + place[i];
@@ -139,11 +139,9 @@ void launch_backward(Lane &lane, X *dwte, X *dwpe, const X *dout, const TokenRun
 }  // namespace
 
 template <class X>
-void embedding_forward(Lane &lane, X *out, const int *tokens, const X *wte, const X *wpe, int B, int T, int C, int first) {
+void embedding_forward(Lane &lane, X *out, const int *tokens, const X *wte, const X *wpe, int B, int T, int C, const int *first) {
     const int64_t N = int64_t(B) * T;
-    if (B < 0 || T < 0 || N > INT32_MAX || C < 1 || first < 0) {
-        fail(LLMC_INVALID, "embedding_forward: B %d, T %d, C %d, first %d", B, T, C, first);
-    }
+    if (B < 0 || T < 0 || N > INT32_MAX || C < 1) fail(LLMC_INVALID, "embedding_forward: B %d, T %d, C %d", B, T, C);
     if (N == 0) return;
     const bool wide = can_pack<X>(C, out, wte, wpe);
     const dim3 blocks(unsigned(ceil_div(N, WARPS)), unsigned(ceil_div(C, 32 * (wide ? Pack<X>::size : 1))));
@@ -172,8 +170,8 @@ void embedding_backward(Lane &lane, X *dwte, X *dwpe, const X *dout, const int *
     }
 }
 
-template void embedding_forward<float>(Lane &, float *, const int *, const float *, const float *, int, int, int, int);
-template void embedding_forward<bf16>(Lane &, bf16 *, const int *, const bf16 *, const bf16 *, int, int, int, int);
+template void embedding_forward<float>(Lane &, float *, const int *, const float *, const float *, int, int, int, const int *);
+template void embedding_forward<bf16>(Lane &, bf16 *, const int *, const bf16 *, const bf16 *, int, int, int, const int *);
 template void embedding_backward<float>(Lane &, float *, float *, const float *, const int *, const void *, int, int, int, int, int, Into);
 template void embedding_backward<bf16>(Lane &, bf16 *, bf16 *, const bf16 *, const int *, const void *, int, int, int, int, int, Into);
 

@@ -72,6 +72,7 @@ const char *name_of(GraphKey::Kind kind) {
         case GraphKey::MICRO_STEP: return "micro-step";
         case GraphKey::UPDATE: return "update";
         case GraphKey::EVAL: return "evaluation";
+        case GraphKey::DECODE: return "decoding";
     }
     return "";
 }
@@ -93,7 +94,6 @@ struct Lanes::State {
     std::mutex enqueue;             // see Lanes::hold
     bool capturing = false;
     bool graphs = false;
-    std::set<GraphKey> warmed;      // bodies (slot left out) that ran eagerly once: libraries are loaded
     std::map<GraphKey, GraphPtr> captured;
     std::vector<GraphPtr> recorded; // graphs with span events in them, alive until the next recording
 
@@ -129,6 +129,36 @@ struct Lanes::State {
     bool captures(LaneId lane) const { return capturing && lanes[lane].stream == lanes[COMPUTE].stream; }
     void record(cudaEvent_t event, LaneId lane) {
         cuda_check(cudaEventRecordWithFlags(event, lanes[lane].stream, captures(lane) ? cudaEventRecordExternal : cudaEventRecordDefault), "recording an event");
+    }
+    // The graph of body(slot), ready to be launched. Null when there is none to be had: graphs are then off for good.
+    GraphPtr capture(Lanes &owner, int slot, const std::function<void(int)> &body) {
+        const cudaStream_t stream = lanes[COMPUTE].stream;
+        GraphPtr executable;
+        std::string reason;
+        const auto held = owner.hold();
+        cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "starting a capture");
+        capturing = true;
+        try {
+            body(slot);
+        } catch (const Error &e) {
+            reason = e.what();
+        }
+        capturing = false;
+        cudaGraph_t graph = nullptr;
+        cudaError_t status = cudaStreamEndCapture(stream, &graph);
+        if (status == cudaSuccess && reason.empty()) {
+            cudaGraphExec_t exec = nullptr;
+            status = cudaGraphInstantiate(&exec, graph, 0);
+            executable.reset(status == cudaSuccess ? exec : nullptr);
+            if (executable) status = cudaGraphUpload(exec, stream);
+        }
+        if (graph) cudaGraphDestroy(graph);
+        if (status != cudaSuccess) cudaGetLastError();
+        if (reason.empty() && status != cudaSuccess) reason = cudaGetErrorString(status);
+        if (reason.empty()) return executable;
+        graphs = false;
+        owner.note("graphs are off, steps run eagerly: capture failed (" + reason + ")");
+        return nullptr;
     }
     ~State() {
         captured.clear();
@@ -241,53 +271,27 @@ bool Lanes::host_await(Edge edge, int index, int wait_ms) {
     }
 }
 
-void Lanes::run(const GraphKey &key, const std::function<void()> &body) {
+void Lanes::run(const GraphKey &key, int slots, const std::function<void(int)> &body) {
     State &s = *state_;
     const cudaStream_t stream = s.lanes[COMPUTE].stream;
-    const bool recording = s.recording;
     const HostRange range(name_of(key.kind));
-    if (!s.graphs) return body();
-    if (!recording) {
-        if (const auto found = s.captured.find(key); found != s.captured.end()) {
-            cuda_check(cudaGraphLaunch(found->second.get(), stream), "launching a captured step");
-            return;
+    if (!s.graphs) return body(key.slot);
+    const auto found = s.captured.find(key);
+    if (found == s.captured.end()) {  // eagerly this once: libraries load what they need
+        body(key.slot);
+        if (s.recording) return;  // its spans must not get into graphs that stay
+        for (GraphKey each = key; slots > 0 && s.graphs; slots--) {
+            each.slot = slots - 1;
+            if (GraphPtr graph = s.capture(*this, each.slot, body)) s.captured[each] = std::move(graph);
         }
+    } else if (s.recording) {  // a graph with the events of spans in it
+        GraphPtr graph = s.capture(*this, key.slot, body);
+        if (!graph) return body(key.slot);
+        cuda_check(cudaGraphLaunch(graph.get(), stream), "launching a captured step");
+        s.recorded.push_back(std::move(graph));
+    } else {
+        cuda_check(cudaGraphLaunch(found->second.get(), stream), "launching a captured step");
     }
-    GraphKey kind = key;
-    kind.slot = 0;
-    if (s.warmed.insert(kind).second) return body();
-
-    GraphPtr executable;
-    std::string reason;
-    {
-        const auto held = hold();
-        cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "starting a capture");
-        s.capturing = true;
-        try {
-            body();
-        } catch (const Error &e) {
-            reason = e.what();
-        }
-        s.capturing = false;
-        cudaGraph_t graph = nullptr;
-        cudaError_t status = cudaStreamEndCapture(stream, &graph);
-        if (status == cudaSuccess && reason.empty()) {
-            cudaGraphExec_t exec = nullptr;
-            status = cudaGraphInstantiate(&exec, graph, 0);
-            executable.reset(status == cudaSuccess ? exec : nullptr);
-        }
-        if (graph) cudaGraphDestroy(graph);
-        if (status != cudaSuccess) cudaGetLastError();
-        if (reason.empty() && status != cudaSuccess) reason = cudaGetErrorString(status);
-    }
-    if (!executable) {
-        s.graphs = false;
-        note("graphs are off, steps run eagerly: capture failed (" + reason + ")");
-        return body();
-    }
-    cuda_check(cudaGraphLaunch(executable.get(), stream), "launching a captured step");
-    if (recording) s.recorded.push_back(std::move(executable));
-    else s.captured[key] = std::move(executable);
 }
 
 void Lanes::mark_step_start(int record) {

@@ -234,13 +234,16 @@ void shape(Lane &lane, int B, int T, int NH, int HS, bool check, bool time) {
 
     // decode: the last position again, from a cache that does not have it yet
     Array<X> fresh(size_t(B) * 3 * C), one(size_t(B) * C);
+    Array<int> place(1);
+    const int newest = T - 1;
+    cuda_check(cudaMemcpy(place.at, &newest, sizeof newest, cudaMemcpyHostToDevice), "copy");
     const auto want = (attention_forward(lane, plans[0], out.at, lse.at, qkv.at, nullptr, B, T, C, NH), out.host());
     for (int r = 0; r < B; r++) {
         X *const last = qkv.at + (size_t(r) * T + T - 1) * 3 * C;
         cuda_check(cudaMemcpyAsync(fresh.at + size_t(r) * 3 * C, last, 3 * C * sizeof(X), cudaMemcpyDeviceToDevice, lane.stream), "copy");
         cuda_check(cudaMemsetAsync(last, 0xff, 3 * C * sizeof(X), lane.stream), "clear");
     }
-    const auto decode = [&] { attention_decode(lane, one.at, qkv.at, fresh.at, B, T, T - 1, C, NH); };
+    const auto decode = [&] { attention_decode(lane, one.at, qkv.at, fresh.at, B, T, place.at, C, NH); };
     decode();
     cuda_check(cudaStreamSynchronize(lane.stream), "decode");
     const auto got = one.host();

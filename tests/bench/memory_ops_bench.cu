@@ -113,7 +113,7 @@ void bench_rows(Lane &lane, int B) {
         char name[64];
         std::snprintf(name, sizeof name, "embedding_forward, %s", names[int(kind)]);
         measure(lane, name, B, all + row * (different + T), [&] {
-            embedding_forward<bf16>(lane, take<bf16>(int64_t(N) * C), tokens, take<bf16>(int64_t(V) * C), take<bf16>(T * C), B, T, C, 0);
+            embedding_forward<bf16>(lane, take<bf16>(int64_t(N) * C), tokens, take<bf16>(int64_t(V) * C), take<bf16>(T * C), B, T, C, nullptr);
         });
         std::snprintf(name, sizeof name, "embedding_index, %s", names[int(kind)]);
         measure(lane, name, B, 4.0 * N, [&] {

@@ -139,8 +139,8 @@ StepParams step_params(const llmc_hyper *hyper, uint64_t rounding, int64_t ticke
 template <class X>
 void do_embedding_forward(float *out, const int *tokens, const float *wte, const float *wpe, int B, int T, int C, int first, int Vp, int maxT) {
     Stored<X> o(out, int64_t(B) * T * C), e(wte, int64_t(Vp) * C), p(wpe, int64_t(maxT) * C);
-    Image<int> t(tokens, int64_t(B) * T);
-    embedding_forward<X>(lane(), o.get(), t.get(), e.get(), p.get(), B, T, C, first);
+    Image<int> t(tokens, int64_t(B) * T), start(first ? &first : nullptr, 1);
+    embedding_forward<X>(lane(), o.get(), t.get(), e.get(), p.get(), B, T, C, start.get());
     o.back(out);
 }
 
@@ -272,7 +272,8 @@ void do_attention_backward(float *dqkv, const float *dout, const float *qkv, con
 template <class X>
 void do_attention_decode(float *out, float *cache, const float *qkv, int rows, int T, int position, int C, int NH) {
     Stored<X> o(out, int64_t(rows) * C), c(cache, int64_t(rows) * T * 3 * C), q(qkv, int64_t(rows) * 3 * C);
-    attention_decode<X>(lane(), o.get(), c.get(), q.get(), rows, T, position, C, NH);
+    Image<int> place(&position, 1);
+    attention_decode<X>(lane(), o.get(), c.get(), q.get(), rows, T, place.get(), C, NH);
     o.back(out), c.back(cache);
 }
 
