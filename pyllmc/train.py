@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import _native, corpus, flops, memory, options, peaks, run_state, rundir, small_run
+from . import _native, corpus, flops, memory, options, peaks, ranks, run_state, rundir, small_run
 from .checkpoint import peek_checkpoint
 from .cli import Parser
 from .config import GPT2_VOCAB, GPT2Config
@@ -24,7 +24,7 @@ from .settings import Settings
 from .shards import find_shards, open_shard
 from .tokenizer import load_tokenizer
 from .tokenizer_file import write_tokenizer_file
-from .train_options import ENGINE_FIELDS, GROUPS, HYPER_FIELDS, SETTINGS_FIELDS, is_small, pick
+from .train_options import ENGINE_FIELDS, GROUPS, HYPER_FIELDS, SETTINGS_FIELDS, is_small, pick, without_effect
 from .trainer import JSON_LOG, Callbacks, Trainer, check_unused
 from .vocabulary import guess_tokenizer
 
@@ -49,6 +49,7 @@ def main(argv=None):
 
 def train(args):
     """One run, from data to picture. Raises LlmcError or OSError for what can't be."""
+    ranks.check_alone(args.world, args.rank)
     if args.resume and args.output is None:
         raise InvalidArgument("-y 1 needs -o, the folder of the run to resume")
     if args.output is not None and not args.resume:
@@ -92,6 +93,8 @@ def train(args):
         console.line()
         if missing:
             console.on_note(f"samples are shown as ids: {missing}")
+        if without_effect(args.given):
+            console.on_note(without_effect(args.given))
         stack.callback(console.close)
         console.start(trainer.first_step, trainer.steps)
         result = trainer.run()
