@@ -69,6 +69,8 @@ GROUPS = {
                decided_by="runs/TIME-NAME"),
         Option("checkpoint_every", "-n --checkpoint-every", "save every N updates; 0: at the end only", int,
                0),
+        Option("keep", "-nk --keep", "keep the newest N checkpoints; 0: all", int, 0),
+        Option("major_every", "-nm --major-every", "and those every N updates; 0: no others", int, 0),
         Option("resume", "-y --resume", "go on from the latest checkpoint in -o", bool, False),
         Option("resume_weights_only", "--resume-weights-only",
                "resume even without optimizer state: a fresh one is started", switch=True),
@@ -118,7 +120,7 @@ ENGINE_FIELDS = (
 HYPER_FIELDS = ("weight_decay", "max_loss_z", "max_norm_z")
 SETTINGS_FIELDS = (
     "total_tokens", "schedule", "lr", "warmup", "final_fraction", "val_every", "val_batches", "sample_every",
-    "sample_tokens", "checkpoint_every", "resume", "resume_weights_only", "overfit", "result_lag",
+    "sample_tokens", "checkpoint_every", "keep", "major_every", "resume", "resume_weights_only", "overfit", "result_lag",
     "peak_tflops", "gpu_every",
 )  # fmt: skip
 # How llm.c's processes find each other: taken, so that its scripts run, and named in a note.

@@ -13,6 +13,7 @@ from . import flops, options, peaks, run_state
 from .errors import InvalidArgument, LlmcError
 from .feed import Feed
 from .monitor import GpuMonitor, GpuReading
+from .pruning import prune
 from .rundir import JSON_LOG, MAIN_LOG, JsonLog, MainLog
 from .schedule import Schedule
 from .settings import Settings
@@ -316,6 +317,16 @@ class Trainer:
         path = run_state.save(self.settings.run_dir, step, self.model, self._position)
         self._result.checkpoint = path
         self._tell("on_checkpoint", step, path)
+        self._prune(step)
+
+    def _prune(self, step):
+        """Older checkpoints that needn't stay, now that the one of `step` is complete."""
+        chosen = self.settings
+        try:
+            prune(chosen.run_dir, step, chosen.keep, chosen.major_every, self.model.options.world)
+        except OSError as error:
+            self._notes.append(f"old checkpoints could not be removed: {error}")
+            self._tell_notes()
 
     # -- telling -------------------------------------------------------------------------------------
 

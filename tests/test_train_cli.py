@@ -127,6 +127,7 @@ def test_seed_decides_everything(here, capsys):
 @pytest.mark.parametrize(
     "words, part",
     [("-v -1", "val_every"), ("-s -1", "sample_every"), ("-n -1", "checkpoint_every"), ("-x 0", "steps"),
+     ("-nk -1", "keep must be"), ("-nm -1", "major_every must be"), ("-lg -1", "gpu_every must be"),
      ("-x -2", "steps"), ("-b 0", "B must be at least 1|batch"), ("-b -3", "batch"), ("-t 0", "T must be|seq_len|context"),
      ("-d 33", "use 32 or 64"), ("-d 0", "total_tokens"), ("-d 7", "use 32"), ("-k cosin", "did you mean 'cosine'"),
      ("-l nan", "rate"), ("-l fast", "invalid float"), ("-b two", "invalid int"), ("-y 2", "expected 0 or 1"),
@@ -162,7 +163,7 @@ def test_odd_settings_are_noted(here, capsys):
 
 
 def test_zero_is_off(here, capsys):
-    off = ["-v", 0, "-s", 0, "-n", 0]
+    off = ["-v", 0, "-s", 0, "-n", 0, "-nk", 0, "-nm", 0, "-lg", 0, "-g", 0]
     status, out, _ = call(capsys, "--data", "text.txt", *TINY, *off, "-o", "r", "--no-plot")
     assert status == 0 and "validation" not in out and "sample at" not in out and "picture" not in out
     assert find_latest_complete("r").step == 4  # the end is always saved

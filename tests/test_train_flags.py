@@ -16,6 +16,7 @@ from pyllmc.train_options import GROUPS
 FLAGS = [
     ("-i", "train_*.bin", "train", "train_*.bin"), ("-j", "val_*.bin", "val", "val_*.bin"), ("-e", "d12", "model", "d12"),
     ("-o", "log124M", "output", "log124M"), ("-lg", "5", "gpu_every", 5), ("-n", "5000", "checkpoint_every", 5000),
+    ("-nk", "5", "keep", 5), ("-nm", "50000", "major_every", 50000),
     ("-y", "1", "resume", True), ("-b", "64", "batch", 64), ("-t", "2048", "seq_len", 2048),
     ("-d", "524288", "total_tokens", 524288), ("-x", "-1", "steps", -1), ("-k", "wsd", "schedule", "wsd"),
     ("-l", "0.0006", "lr", 0.0006), ("-u", "700", "warmup", 700), ("-q", "0.0", "final_fraction", 0.0),
@@ -32,7 +33,7 @@ DEFAULTS = {
     "batch": 4, "seq_len": 1024, "schedule": "cosine", "lr": None, "final_fraction": 1.0, "val_every": 20,
     "val_batches": 20, "sample_every": 20, "sample_tokens": 64, "master_weights": None, "recompute": 1,
     "warmup": 0, "weight_decay": None, "steps": -1, "checkpoint_every": 0, "resume": False, "overfit": False,
-    "world": 1, "rank": 0, "total_tokens": None,
+    "world": 1, "rank": 0, "total_tokens": None, "keep": 0, "major_every": 0,
 }  # fmt: skip
 # The same where the engine decides.
 ENGINE_DEFAULTS = {"learning_rate": 3e-4, "weight_decay": 0, "master_weights": 1, "tf32": 1, "zero_stage": 0}
@@ -41,7 +42,7 @@ LINES = [
     '-i "dev/data/tinyshakespeare/tiny_shakespeare_train.bin" -j "dev/data/tinyshakespeare/tiny_shakespeare_val.bin" '
     '-o log124M -v 250 -s 20000 -g 144 -b 64 -t 1024 -d 524288 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 700 -n 5000 -y 1 -e "d12"',
     '-i "fineweb_train_*.bin" -j "fineweb_val_*.bin" -o out -v 250 -s 300000 -g 384 -b 32 -t 2048 -d 1048576 -r 0 -z 1 '
-    '-c 0.1 -k "cosine" -l 0.0003 -q 0.1 -u 700 -n 2000 -x 565950 -ge 1 -sl 7.0 -sg 7.0 -y 1 -e "gpt3:c768"',
+    '-c 0.1 -k "cosine" -l 0.0003 -q 0.1 -u 700 -n 2000 -nk 5 -nm 50000 -x 565950 -ge 1 -sl 7.0 -sg 7.0 -y 1 -e "gpt3:c768"',
     '-e "gpt2_124M.bin" -i t.bin -j v.bin -v 0 -m -1 -s 0 -x -1 -a 1 -lg 0 -f 0 -w 0 -k constant',
     '-pn 16 -pr 3 -pg 8 -pi "fs" -pf "/ephemeral/data" -ps "10.0.0.1" -e d48 -i t.bin',
 ]  # fmt: skip
@@ -82,7 +83,7 @@ def small_run(*words):
     """A launch script's line, at a size for a test."""
     line = (
         '-i "t_*.bin" -j "v_*.bin" -o {} -v 2 -s 4 -g 20 -b 2 -t 16 -d 64 -x 6 -m -1 -lg 1 -k cosine -l 0.0006 -q 0.0 -u 2 '
-        '-c 0.1 -sl 7.0 -sg 7.0 -r 0 -ge 0 -f 0 -w 1 -a 0 -n 2 -y 1 -e first.bin --device cpu'
+        '-c 0.1 -sl 7.0 -sg 7.0 -r 0 -ge 0 -f 0 -w 1 -a 0 -n 2 -nk 2 -nm 2 -y 1 -e first.bin --device cpu'
     )  # fmt: skip
     return [*shlex.split(line.format("log")), "--no-plot", *words]
 
