@@ -156,7 +156,10 @@ class Trainer:
         self.first_step = self._resumed_at = found.step
         self._notes += [*found.notes, f"resumed from step {found.step}"]
         if found.loader is not None:
-            self.loader.restore(found.loader)
+            try:
+                self.loader.restore(found.loader)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"{folder}: {error}; or {run_state.WEIGHTS_ONLY}") from None
 
     def _open(self, stack):
         self._main_log = self._json_log = None
