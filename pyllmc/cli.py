@@ -30,6 +30,11 @@ class Option:
     switch: bool = False
     many: bool = False
 
+    @property
+    def key(self):
+        """Its name in a file of options: the long flag without the dashes."""
+        return self.flags.split()[-1].lstrip("-")
+
     def default_of(self, kind):
         """The default in a run of this kind (see Parser.read)."""
         if kind == "gpu" and self.gpu_by:
@@ -75,10 +80,11 @@ class Parser(argparse.ArgumentParser):
         """One sentence: argparse would put the usage before it, and of this many options nobody reads that."""
         self.exit(2, f"{self.prog.removeprefix('python -m ')}: {message} (--help lists the options)\n")
 
-    def read(self, argv=None, kind_of=None):
-        """The options as a namespace. kind_of: tells from a namespace of what was given which defaults hold,
-        those of the "small" run, of "gpu", the small run there, or "". The namespace has that as `kind`, and
-        the names that were given as `given`."""
+    def read(self, argv=None, kind_of=None, further=None):
+        """The options as a namespace. further: tells from a namespace of what was given what else is, {name: value},
+        where the command line doesn't say. kind_of: tells from all of that which defaults hold, those of the
+        "small" run, of "gpu", the small run there, or "". The namespace has that as `kind`, and the names that
+        were given as `given`."""
         words = sys.argv[1:] if argv is None else argv
         self._check_flags(words)
         given, unknown = self.parse_known_args(words)
@@ -88,6 +94,8 @@ class Parser(argparse.ArgumentParser):
                 unknown = [word for word in unknown if word.startswith("-")]
         if unknown:
             self._unknown(unknown[0])
+        if further:
+            given = argparse.Namespace(**{**further(given), **vars(given)})
         kind = kind_of(given) if kind_of else ""
         filled = argparse.Namespace(kind=kind, given=frozenset(vars(given)))
         for row in self._rows:

@@ -14,6 +14,7 @@ from .errors import FormatError
 from .optimizer_state import peek_state
 
 MAIN_LOG, JSON_LOG = "main.log", "log.jsonl"
+RUN_OPTIONS = "run.toml"
 TOKENIZER = "tokenizer.bin"  # the vocabulary of the data, in llm.c's format, where its size doesn't tell
 MARKER = re.compile(r"DONE_(\d{8,})")
 REMOVING = ".removing_"  # and the step: what a marker is called while its checkpoint is deleted

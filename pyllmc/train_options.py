@@ -8,6 +8,8 @@ from .cli import Option
 
 ENGINE = "the engine's"
 
+SHAPE_FIELDS = ("layers", "heads", "channels", "vocab", "context")
+
 GROUPS = {
     "data": (
         Option("data", "--data", "text file or glob to train on", metavar="FILE",
@@ -65,6 +67,8 @@ GROUPS = {
                "0: never", int, 1),
     ),
     "run folder": (
+        Option("config", "--config", "TOML file of options, NAME = VALUE by their long names, such as a run's run.toml; the "
+               "command line wins", metavar="FILE"),
         Option("output", "-o --output", "folder for checkpoints, logs and the picture", metavar="FOLDER",
                decided_by="runs/TIME-NAME"),
         Option("checkpoint_every", "-n --checkpoint-every", "save every N updates; 0: at the end only", int,
@@ -110,6 +114,8 @@ GROUPS = {
     ),
 }  # fmt: skip
 
+ROWS = tuple(row for rows in GROUPS.values() for row in rows)
+
 # Rows whose name is a keyword of GPT2: a field of llmc_options.
 ENGINE_FIELDS = (
     "threads", "precision", "master_weights", "tf32", "recompute", "gelu_fusion", "attention", "head_chunks",
@@ -125,6 +131,8 @@ SETTINGS_FIELDS = (
 )  # fmt: skip
 # How llm.c's processes find each other: taken, so that its scripts run, and named in a note.
 WITHOUT_EFFECT = ("gpus_per_node", "init_method", "server", "shared_folder")
+# An option on the command line, and those of a file that it replaces beside its own.
+REPLACES = {"model": SHAPE_FIELDS, "train": ("data", "tokenizer"), "data": ("train", "val")}
 
 
 def is_small(given):
@@ -139,6 +147,5 @@ def pick(args, names):
 
 def without_effect(given):
     """A note that names the flags among `given` that do nothing; "" if there are none."""
-    rows = (row for rows in GROUPS.values() for row in rows)
-    flags = [row.flags.split()[0] for row in rows if row.name in WITHOUT_EFFECT and row.name in given]
+    flags = [row.flags.split()[0] for row in ROWS if row.name in WITHOUT_EFFECT and row.name in given]
     return f"without effect here: {' '.join(flags)}" if flags else ""

@@ -14,7 +14,7 @@ from .errors import InvalidArgument, LlmcError
 from .feed import Feed
 from .monitor import GpuMonitor, GpuReading
 from .pruning import prune
-from .rundir import JSON_LOG, MAIN_LOG, JsonLog, MainLog
+from .rundir import JSON_LOG, MAIN_LOG, RUN_OPTIONS, JsonLog, MainLog
 from .schedule import Schedule
 from .settings import Settings
 
@@ -348,7 +348,7 @@ class Trainer:
 def check_unused(folder):
     """Raise InvalidArgument when `folder` already holds a run, which a new one would damage."""
     folder = Path(folder)
-    for pattern in (MAIN_LOG, JSON_LOG, "model_*.bin", "state_*.bin", "DONE_*"):
+    for pattern in (MAIN_LOG, JSON_LOG, RUN_OPTIONS, "model_*.bin", "state_*.bin", "DONE_*"):
         found = next(folder.glob(pattern), None)
         if found:
             raise InvalidArgument(

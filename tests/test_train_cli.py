@@ -61,7 +61,7 @@ def test_a_run_leaves_what_it_says(here, capsys):
     (folder,) = (here / "runs").iterdir()
     assert sorted(path.name for path in folder.iterdir()) == [
         "DONE_00000004", "extra_00000004.json", "log.jsonl", "main.log", "model_00000004.bin", "run.png",
-        "state_00000004_00000.bin",
+        "run.toml", "state_00000004_00000.bin",
     ]  # fmt: skip
     for part in ("device ", "cpu: ", "memory", "unigram entropy", "step      4/4  loss", "validation loss",
                  "--- sample at step 4 ---", f"picture: runs/{folder.name}/run.png"):  # fmt: skip

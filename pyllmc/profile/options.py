@@ -6,10 +6,10 @@ from ..cli import Option
 from ..train_options import ENGINE
 from ..train_options import ENGINE_FIELDS as TRAINING_FIELDS
 from ..train_options import GROUPS as TRAINING
+from ..train_options import SHAPE_FIELDS as SHAPE
 
 # The trainer's short run on a text has defaults of its own, which mean nothing here.
 PLAIN = {"small": None, "gpu": None, "gpu_by": ""}
-SHAPE = ("layers", "heads", "channels", "vocab", "context")
 
 
 def _trainers(group, *names, **changed):
