@@ -277,7 +277,8 @@ def test_every_flag_of_the_table_goes_somewhere():
 # -- from outside
 
 
-def test_interrupt_from_outside(here):
+@pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGINT, signal.SIGINT), (signal.SIGTERM,)])
+def test_interrupt_from_outside(here, capsys, signals):
     """CLI-10: status 130 soon, no traceback, nothing half-written, the folder can be resumed."""
     command = [sys.executable, "-m", "pyllmc.train", "--data", "text.txt", *TINY, "-x", "100000", "-n", "20",
                "-v", "0", "-s", "0", "-o", str(here / "r")]  # fmt: skip
@@ -288,13 +289,22 @@ def test_interrupt_from_outside(here):
     deadline = time.monotonic() + 60
     while find_latest_complete(here / "r").step is None and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    for number in signals:
+        process.send_signal(number)
+        time.sleep(0.02)
     sent = time.monotonic()
     _, err = process.communicate(timeout=30)
-    assert time.monotonic() - sent < 5
-    assert process.returncode == 130 and "interrupted" in err and "Traceback" not in err
-    assert find_latest_complete(here / "r").step % 20 == 0
-    assert not [name for name in os.listdir(here / "r") if name.endswith(".tmp")]
+    assert time.monotonic() - sent < 5 and "Traceback" not in err
+    if signals == (signal.SIGTERM,):
+        assert process.returncode == -signal.SIGTERM
+    else:  # a second one may come when Python has put the signal's own action back: a shell says 130 of both
+        assert process.returncode in (130, -signal.SIGINT)[: len(signals)] and "interrupted" in err
+    if len(signals) == 1 and signals[0] == signal.SIGINT:  # a second one may come while the first one's rests are removed
+        assert not [name for name in os.listdir(here / "r") if name.endswith(".tmp")]
+    step = find_latest_complete(here / "r").step
+    assert step % 20 == 0
+    status, out, _ = call(capsys, *command[3:], "-x", step + 1, "-y", 1)
+    assert status == 0 and f"resumed from step {step}" in out
 
 
 def test_runs_from_anywhere_without_a_display(here, tmp_path):
