@@ -2,9 +2,10 @@
 
 import argparse
 import functools
+import sys
 from dataclasses import dataclass
 
-from .errors import InvalidArgument, nearest
+from .errors import InvalidArgument, near
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class Option:
     metavar: str | None = None
     switch: bool = False
     many: bool = False
+
+    @property
+    def key(self):
+        """Its name in a file of options: the long flag without the dashes."""
+        return self.flags.split()[-1].lstrip("-")
 
     def default_of(self, kind):
         """The default in a run of this kind (see Parser.read)."""
@@ -74,31 +80,47 @@ class Parser(argparse.ArgumentParser):
         """One sentence: argparse would put the usage before it, and of this many options nobody reads that."""
         self.exit(2, f"{self.prog.removeprefix('python -m ')}: {message} (--help lists the options)\n")
 
-    def read(self, argv=None, kind_of=None):
-        """The options as a namespace. kind_of: tells from a namespace of what was given which defaults hold,
-        those of the "small" run, of "gpu", the small run there, or "". The namespace has that as `kind`, and
-        the names that were given as `given`."""
-        given, unknown = self.parse_known_args(argv)
+    def read(self, argv=None, kind_of=None, further=None):
+        """The options as a namespace. further: tells from a namespace of what was given what else is, {name: value},
+        where the command line doesn't say. kind_of: tells from all of that which defaults hold, those of the
+        "small" run, of "gpu", the small run there, or "". The namespace has that as `kind`, and the names that
+        were given as `given`."""
+        words = sys.argv[1:] if argv is None else argv
+        self._check_flags(words)
+        given, unknown = self.parse_known_args(words)
         for row in self._rows:
             if not row.flags:  # argparse takes such words from one place only: RUN -o FILE RUN
                 getattr(given, row.name).extend(row.kind(word) for word in unknown if not word.startswith("-"))
                 unknown = [word for word in unknown if word.startswith("-")]
         if unknown:
-            flags = [flag for row in self._rows for flag in row.flags.split()]
-            self.error(f"unknown argument {unknown[0]!r}{nearest_flag(unknown[0], flags)}")
+            self._unknown(unknown[0])
+        if further:
+            given = argparse.Namespace(**{**further(given), **vars(given)})
         kind = kind_of(given) if kind_of else ""
         filled = argparse.Namespace(kind=kind, given=frozenset(vars(given)))
         for row in self._rows:
             setattr(filled, row.name, getattr(given, row.name, False if row.switch else row.default_of(kind)))
         return filled
 
+    def _check_flags(self, words):
+        """A short flag is one whole word, as in llm.c: argparse would take -lr for -l with the value "r"."""
+        flags = {"-h", "--help", *self._flags()}
+        for word in words:
+            if word == "--":
+                return
+            is_flag = word[:1] == "-" and word[1:2].isalpha() and " " not in word  # as argparse sees it
+            if is_flag and word.split("=")[0] not in flags:
+                self._unknown(word)
 
-def nearest_flag(text, flags):
-    """The end of an "unknown argument" message; "" if no flag is near."""
-    if not text.startswith("-"):
-        return ": a pattern needs quotes, or the shell makes several words of it"
-    named = nearest(text, flags)
-    return f": {named.split(' (known:')[0]}" if "did you mean" in named else ""
+    def _unknown(self, word):
+        if word.startswith("-"):
+            hint = near(word, self._flags())
+        else:
+            hint = "a pattern needs quotes, or the shell makes several words of it"
+        self.error(f"unknown argument {word!r}" + (f": {hint}" if hint else ""))
+
+    def _flags(self):
+        return [flag for row in self._rows for flag in row.flags.split()]
 
 
 def converter(kind):

@@ -52,6 +52,12 @@ class AbiMismatch(LlmcError, RuntimeError):
 def nearest(name, choices):
     """The end of an "unknown name" message: the closest choice, if one is close, and all of them."""
     choices = [str(choice) for choice in choices]
-    close = difflib.get_close_matches(str(name).lower(), choices, n=1)
     listed = "known: " + ", ".join(choices)
-    return f"did you mean {close[0]!r}? ({listed})" if close else listed
+    close = near(name, choices)
+    return f"{close} ({listed})" if close else listed
+
+
+def near(name, choices):
+    """The same where the choices are too many to list: the closest one, or ""."""
+    close = difflib.get_close_matches(str(name).lower(), choices, n=1)
+    return f"did you mean {close[0]!r}?" if close else ""

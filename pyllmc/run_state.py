@@ -1,7 +1,8 @@
 """A run's checkpoints: everything that the next step depends on, out of the model and back into it.
 
 llm.c's files hold weights, moments, loader and rounding generator. What else a step looks at, the memory
-of the outlier guard and the optimizer's own count of updates, lies beside them in extra_SSSSSSSS.json.
+of the outlier guard and the optimizer's own count of updates, lies beside them in extra_SSSSSSSS.json, as do B and T,
+by which the loader counts.
 """
 
 import json
@@ -13,6 +14,8 @@ from .atomic import atomic_write
 from .checkpoint import iter_checkpoint, peek_checkpoint
 from .errors import FormatError, InvalidArgument
 from .optimizer_state import LoaderState, OptimizerState, read_state, split_by_tensor, write_state
+
+WEIGHTS_ONLY = "--resume-weights-only (resume_weights_only=True) takes the weights and starts a fresh optimizer"
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ def save(folder, step, model, loader_state):
     if rank == 0:
         model.save(folder / rundir.model_name(step))
         with atomic_write(folder / rundir.extra_name(step)) as file:
-            file.write(json.dumps({"updates": model.updates, "guard": model.guard}).encode())
+            shape = {"batch": model.options.batch, "seq_len": model.options.seq_len}
+            file.write(json.dumps({"updates": model.updates, "guard": model.guard, **shape}).encode())
         rundir.mark_complete(folder, step)
     return folder / rundir.model_name(step)
 
@@ -68,9 +72,11 @@ def find(folder, weights_only=False, world=1):
     if not weights:
         return None, None, notes
     if not weights_only:
+        digits = weights[-1].stem.removeprefix("model_")
+        why = dict(latest.skipped).get(f"DONE_{digits}", "no marker says that it is complete")
         raise InvalidArgument(
-            f"{weights[-1]} has no complete optimizer state beside it, so the run can't be resumed exactly; "
-            "--resume-weights-only (resume_weights_only=True) takes the weights and starts a fresh optimizer"
+            f"{weights[-1]} has no complete optimizer state beside it ({why}), so the run can't be resumed exactly; "
+            f"{WEIGHTS_ONLY}"
         )
     peek_checkpoint(weights[-1])
     digits = weights[-1].stem.removeprefix("model_")
@@ -82,7 +88,7 @@ def find(folder, weights_only=False, world=1):
 def restore(folder, model, weights_only=False):
     """Bring `model` to the latest checkpoint in `folder`. Returns Resumed, or None when there is none.
 
-    Raises InvalidArgument for a model of another shape, FormatError for a damaged file.
+    Raises InvalidArgument for a model of another shape, B or T, FormatError for a damaged file.
     """
     world, rank = model.options.world, model.options.rank
     step, path, notes = find(folder, weights_only, world)
@@ -91,6 +97,9 @@ def restore(folder, model, weights_only=False):
     config, _ = peek_checkpoint(path)
     if config != model.config:
         raise InvalidArgument(f"{path} holds {config}, the model is {model.config}")
+    extra = path.parent / rundir.extra_name(step)
+    if extra.exists() and not weights_only:
+        _check_rows(extra, model.options)
     for name, array in iter_checkpoint(path):
         model.params[name] = array
     if weights_only:
@@ -100,7 +109,6 @@ def restore(folder, model, weights_only=False):
     state = read_state(path.parent / rundir.state_name(step, rank), config)
     _restore_optimizer(model, state, notes)
     model.rng, model.updates = state.rounding, step
-    extra = path.parent / rundir.extra_name(step)
     if extra.exists():
         _restore_extra(model, extra)
     return Resumed(step, state.loader, tuple(notes))
@@ -129,3 +137,19 @@ def _restore_extra(model, path):
         model.updates, model.guard = int(values["updates"]), values["guard"]
     except (ValueError, LookupError, TypeError, InvalidArgument) as error:
         raise FormatError(f"{path}: not the extra state of a checkpoint: {error}") from None
+
+
+def _check_rows(path, options):
+    """Raise InvalidArgument for another B or T: the loader's position counts such batches, so it'd be another place."""
+    try:
+        values = json.loads(path.read_bytes())
+        was = {name: values.get(name) for name in ("batch", "seq_len")}
+    except (ValueError, AttributeError) as error:
+        raise FormatError(f"{path}: not the extra state of a checkpoint: {error}") from None
+    for name, flag in (("batch", "-b"), ("seq_len", "-t")):
+        now = getattr(options, name)
+        if was[name] not in (None, now):
+            raise InvalidArgument(
+                f"the run in {path.parent} has {name} {was[name]}, not {now}, and counts its place in the data by it: resume "
+                f"with {flag} {was[name]}; or {WEIGHTS_ONLY}, and the data from its beginning"
+            )

@@ -1,5 +1,6 @@
 """The files of a run folder: llm.c's names, which checkpoint to resume, and the logs."""
 
+import contextlib
 import json
 import math
 import os
@@ -13,8 +14,10 @@ from .errors import FormatError
 from .optimizer_state import peek_state
 
 MAIN_LOG, JSON_LOG = "main.log", "log.jsonl"
+RUN_OPTIONS = "run.toml"
 TOKENIZER = "tokenizer.bin"  # the vocabulary of the data, in llm.c's format, where its size doesn't tell
 MARKER = re.compile(r"DONE_(\d{8,})")
+REMOVING = ".removing_"  # and the step: what a marker is called while its checkpoint is deleted
 
 
 def model_name(step):
@@ -40,14 +43,32 @@ def mark_complete(folder, step):
 
 
 def remove_checkpoint(folder, step):
-    """Delete a checkpoint, its marker first: what a kill leaves behind is never taken for complete."""
+    """Delete a checkpoint, its marker first: what a kill leaves behind is never taken for complete.
+
+    The marker becomes a note that the rest is to go, which finish_removals() reads after a kill.
+    """
     folder = Path(folder)
-    (folder / done_name(step)).unlink(missing_ok=True)
+    note = folder / f"{REMOVING}{step:08d}"
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(folder / done_name(step), note)
     sync_folder(folder)
-    (folder / model_name(step)).unlink(missing_ok=True)
-    (folder / extra_name(step)).unlink(missing_ok=True)
-    for state in folder.glob(f"state_{step:08d}_*.bin"):
-        state.unlink(missing_ok=True)
+    _remove_files(folder, step)
+    note.unlink(missing_ok=True)
+
+
+def finish_removals(folder):
+    """Delete what removals that were cut short have left in `folder`."""
+    for note in Path(folder).glob(f"{REMOVING}*"):
+        digits = note.name.removeprefix(REMOVING)
+        # a marker beside the note: the run has come by this step again
+        if digits.isdecimal() and not (note.parent / done_name(int(digits))).exists():
+            _remove_files(note.parent, int(digits))
+        note.unlink(missing_ok=True)
+
+
+def _remove_files(folder, step):
+    for path in (folder / model_name(step), folder / extra_name(step), *folder.glob(f"state_{step:08d}_*.bin")):
+        path.unlink(missing_ok=True)
 
 
 class Latest(NamedTuple):
@@ -59,19 +80,31 @@ class Latest(NamedTuple):
 
 def find_latest_complete(folder, world=1):
     """The newest step whose marker, model and optimizer states of all `world` ranks are there and whole."""
-    steps, skipped = {}, []
-    for name in sorted(os.listdir(folder) if os.path.isdir(folder) else ()):
-        found = MARKER.fullmatch(name)
-        if found and name == done_name(int(found[1])):
-            steps[int(found[1])] = name
-        elif name.startswith("DONE_"):
-            skipped.append((name, "not a marker: expected DONE_ and the step in 8 digits"))
-    for step in sorted(steps, reverse=True):
+    steps, stray = _marked_steps(folder)
+    skipped = [(name, "not a marker: expected DONE_ and the step in 8 digits") for name in stray]
+    for step in steps:
         reason = _what_is_missing(Path(folder), step, world)
         if reason is None:
             return Latest(step, skipped)
-        skipped.append((steps[step], reason))
+        skipped.append((done_name(step), reason))
     return Latest(None, skipped)
+
+
+def complete_steps(folder, world=1):
+    """Every such step, newest first."""
+    return [step for step in _marked_steps(folder)[0] if _what_is_missing(Path(folder), step, world) is None]
+
+
+def _marked_steps(folder):
+    """(steps that have a marker, newest first; names that only look like one)."""
+    steps, stray = [], []
+    for name in sorted(os.listdir(folder) if os.path.isdir(folder) else ()):
+        found = MARKER.fullmatch(name)
+        if found and name == done_name(int(found[1])):
+            steps.append(int(found[1]))
+        elif name.startswith("DONE_"):
+            stray.append(name)
+    return sorted(steps, reverse=True), stray
 
 
 def _what_is_missing(folder, step, world):

@@ -32,6 +32,8 @@ class Settings:
     sample: dict = dataclasses.field(default_factory=dict)  # keywords of GPT2.stream
     prompt: tuple | None = None  # ids that samples start from; None: the last id, end-of-text in GPT-2's
     checkpoint_every: int = 0  # the end of the run is always saved
+    keep: int = 0  # checkpoints to keep, the newest; 0: all
+    major_every: int = 0  # of those at multiples of it, none is removed
     run_dir: str | None = None  # folder for checkpoints and logs; None: write nothing
     resume: bool = False  # go on from the latest checkpoint in run_dir, if there is one
     resume_weights_only: bool = False  # there, take the weights even if the optimizer's state is missing
@@ -50,7 +52,8 @@ class Settings:
         return cls(**given)
 
     def __post_init__(self):
-        for name in ("val_every", "sample_every", "sample_tokens", "checkpoint_every", "gpu_every", "warmup"):
+        for name in ("val_every", "sample_every", "sample_tokens", "checkpoint_every", "keep", "major_every", "gpu_every",
+                     "warmup"):  # fmt: skip
             _whole(name, getattr(self, name), 0, "0 (off) or more")
         _whole("val_batches", self.val_batches, -1, "-1 (all) or at least 1")
         if self.val_batches == 0:

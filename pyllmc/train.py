@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import _native, corpus, flops, memory, options, peaks, run_state, rundir, small_run
+from . import _native, corpus, flops, memory, options, peaks, ranks, run_state, rundir, small_run
 from .checkpoint import peek_checkpoint
 from .cli import Parser
 from .config import GPT2_VOCAB, GPT2Config
@@ -20,11 +20,24 @@ from .gpt2 import GPT2
 from .inspection import c_options
 from .loader import TokenLoader
 from .named_model import named_model
+from .options_file import read_options
+from .run_options import RunOptions, in_force
 from .settings import Settings
 from .shards import find_shards, open_shard
 from .tokenizer import load_tokenizer
 from .tokenizer_file import write_tokenizer_file
-from .train_options import ENGINE_FIELDS, GROUPS, HYPER_FIELDS, SETTINGS_FIELDS, is_small, pick
+from .train_options import (
+    ENGINE_FIELDS,
+    GROUPS,
+    HYPER_FIELDS,
+    REPLACES,
+    ROWS,
+    SETTINGS_FIELDS,
+    SHAPE_FIELDS,
+    is_small,
+    pick,
+    without_effect,
+)
 from .trainer import JSON_LOG, Callbacks, Trainer, check_unused
 from .vocabulary import guess_tokenizer
 
@@ -43,12 +56,14 @@ def main(argv=None):
     parser = Parser(GROUPS, prog="python -m pyllmc.train", description=DESCRIPTION)
     kept = "complete checkpoints are kept (-y 1 resumes)"
     return status_of(
-        "pyllmc.train", lambda: train(parser.read(argv, kind_of_run)), f"interrupted; {kept}", f"nobody reads the output; {kept}"
-    )
+        "pyllmc.train", lambda: train(parser.read(argv, kind_of_run, in_file)), f"interrupted; {kept}",
+        f"nobody reads the output; {kept}",
+    )  # fmt: skip
 
 
 def train(args):
     """One run, from data to picture. Raises LlmcError or OSError for what can't be."""
+    ranks.check_alone(args.world, args.rank)
     if args.resume and args.output is None:
         raise InvalidArgument("-y 1 needs -o, the folder of the run to resume")
     if args.output is not None and not args.resume:
@@ -84,14 +99,17 @@ def train(args):
             tokenizer, missing = guess_tokenizer(config.vocab)
         console = Console(tokenizer, unigram, shows_mfu=model.library.backend != "cpu")
         prompt = (tokenizer.eot,) if tokenizer and tokenizer.eot < config.vocab else None
+        options_kept = RunOptions(folder, lambda: in_force(args, trainer), console.on_note)
         trainer = Trainer(
-            model, train_loader, val_loader, callbacks=[console, *keepers(data.tokenizer)], run_dir=folder, prompt=prompt,
-            sample=seeds, **settings,
+            model, train_loader, val_loader, callbacks=[console, options_kept, *keepers(data.tokenizer)], run_dir=folder,
+            prompt=prompt, sample=seeds, **settings,
         )  # fmt: skip
         console.line(table(summary(model, name, data, trainer, unigram, folder)))
         console.line()
         if missing:
             console.on_note(f"samples are shown as ids: {missing}")
+        if without_effect(args.given):
+            console.on_note(without_effect(args.given))
         stack.callback(console.close)
         console.start(trainer.first_step, trainer.steps)
         result = trainer.run()
@@ -103,6 +121,15 @@ def train(args):
     if not args.no_plot:
         draw(folder, unigram)
     return 0
+
+
+def in_file(given):
+    """{name: value} of the options in the file that --config names, without those that the ones given replace."""
+    if not hasattr(given, "config"):
+        return {}
+    replaced = {other for name, others in REPLACES.items() if hasattr(given, name) for other in others}
+    found = read_options(given.config, [row for row in ROWS if row.name != "config"])
+    return {name: value for name, value in found.items() if name not in replaced}
 
 
 def kind_of_run(given):
@@ -195,7 +222,7 @@ def choose_data(args):
 
 def choose_model(args, data):
     """(name, config, checkpoint file or None) of the model that the arguments name."""
-    shape = pick(args, ("layers", "heads", "channels", "vocab", "context"))
+    shape = pick(args, SHAPE_FIELDS)
     if args.resume:
         step, path, _ = run_state.find(args.output, args.resume_weights_only)
         if step is not None:

@@ -8,6 +8,8 @@ from .cli import Option
 
 ENGINE = "the engine's"
 
+SHAPE_FIELDS = ("layers", "heads", "channels", "vocab", "context")
+
 GROUPS = {
     "data": (
         Option("data", "--data", "text file or glob to train on", metavar="FILE",
@@ -65,14 +67,27 @@ GROUPS = {
                "0: never", int, 1),
     ),
     "run folder": (
+        Option("config", "--config", "TOML file of options, NAME = VALUE by their long names, such as a run's run.toml; the "
+               "command line wins", metavar="FILE"),
         Option("output", "-o --output", "folder for checkpoints, logs and the picture", metavar="FOLDER",
                decided_by="runs/TIME-NAME"),
         Option("checkpoint_every", "-n --checkpoint-every", "save every N updates; 0: at the end only", int,
                0),
+        Option("keep", "-nk --keep", "keep the newest N checkpoints; 0: all", int, 0),
+        Option("major_every", "-nm --major-every", "and those every N updates; 0: no others", int, 0),
         Option("resume", "-y --resume", "go on from the latest checkpoint in -o", bool, False),
         Option("resume_weights_only", "--resume-weights-only",
                "resume even without optimizer state: a fresh one is started", switch=True),
         Option("no_plot", "--no-plot", "draw no picture at the end", switch=True),
+    ),
+    "several processes": (
+        Option("world", "-pn --world", "processes that train together: 1, for now", int, 1),
+        Option("rank", "-pr --rank", "which of them this is", int, 0),
+        Option("zero_stage", "-z --zero-stage", "share the optimizer's state out: 0 no, 1 yes", int, decided_by=ENGINE),
+        Option("gpus_per_node", "-pg --gpus-per-node", "llm.c's, without effect here", int),
+        Option("init_method", "-pi --init-method", "llm.c's, without effect here"),
+        Option("server", "-ps --server", "llm.c's, without effect here"),
+        Option("shared_folder", "-pf --shared-folder", "llm.c's, without effect here"),
     ),
     "engine": (
         Option("device", "--device", "auto, cpu, cuda or cuda:N", str, "auto", metavar="NAME"),
@@ -82,7 +97,7 @@ GROUPS = {
                decided_by=ENGINE),
         Option("tf32", "-f --tf32", "fp32: let matrix products use TF32", bool, decided_by=ENGINE),
         Option("recompute", "-r --recompute", "recompute in backward: 0 nothing, 1 GELU, 2 LayerNorm too",
-               int, decided_by=ENGINE),
+               int, 1, small=0, gpu=0),
         Option("gelu_fusion", "-ge --gelu-fusion", "GELU in the matrix products: 0 off, 1 forward, 2 both",
                int, decided_by=ENGINE),
         Option("attention", "--attention", "auto, cudnn or own", metavar="NAME", decided_by=ENGINE),
@@ -99,18 +114,25 @@ GROUPS = {
     ),
 }  # fmt: skip
 
+ROWS = tuple(row for rows in GROUPS.values() for row in rows)
+
 # Rows whose name is a keyword of GPT2: a field of llmc_options.
 ENGINE_FIELDS = (
     "threads", "precision", "master_weights", "tf32", "recompute", "gelu_fusion", "attention", "head_chunks",
     "deterministic", "tune", "streams", "graph", "prefetch", "seed",
+    "zero_stage",
 )  # fmt: skip
 # Rows whose name is a field of llmc_hyper, or of Settings.
 HYPER_FIELDS = ("weight_decay", "max_loss_z", "max_norm_z")
 SETTINGS_FIELDS = (
     "total_tokens", "schedule", "lr", "warmup", "final_fraction", "val_every", "val_batches", "sample_every",
-    "sample_tokens", "checkpoint_every", "resume", "resume_weights_only", "overfit", "result_lag",
+    "sample_tokens", "checkpoint_every", "keep", "major_every", "resume", "resume_weights_only", "overfit", "result_lag",
     "peak_tflops", "gpu_every",
 )  # fmt: skip
+# How llm.c's processes find each other: taken, so that its scripts run, and named in a note.
+WITHOUT_EFFECT = ("gpus_per_node", "init_method", "server", "shared_folder")
+# An option on the command line, and those of a file that it replaces beside its own.
+REPLACES = {"model": SHAPE_FIELDS, "train": ("data", "tokenizer"), "data": ("train", "val")}
 
 
 def is_small(given):
@@ -121,3 +143,9 @@ def is_small(given):
 def pick(args, names):
     """{name: value} of those rows that were given or have a default of their own."""
     return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+
+
+def without_effect(given):
+    """A note that names the flags among `given` that do nothing; "" if there are none."""
+    flags = [row.flags.split()[0] for row in ROWS if row.name in WITHOUT_EFFECT and row.name in given]
+    return f"without effect here: {' '.join(flags)}" if flags else ""

@@ -13,7 +13,8 @@ from . import flops, options, peaks, run_state
 from .errors import InvalidArgument, LlmcError
 from .feed import Feed
 from .monitor import GpuMonitor, GpuReading
-from .rundir import JSON_LOG, MAIN_LOG, JsonLog, MainLog
+from .pruning import prune
+from .rundir import JSON_LOG, MAIN_LOG, RUN_OPTIONS, JsonLog, MainLog
 from .schedule import Schedule
 from .settings import Settings
 
@@ -155,7 +156,10 @@ class Trainer:
         self.first_step = self._resumed_at = found.step
         self._notes += [*found.notes, f"resumed from step {found.step}"]
         if found.loader is not None:
-            self.loader.restore(found.loader)
+            try:
+                self.loader.restore(found.loader)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"{folder}: {error}; or {run_state.WEIGHTS_ONLY}") from None
 
     def _open(self, stack):
         self._main_log = self._json_log = None
@@ -316,6 +320,16 @@ class Trainer:
         path = run_state.save(self.settings.run_dir, step, self.model, self._position)
         self._result.checkpoint = path
         self._tell("on_checkpoint", step, path)
+        self._prune(step)
+
+    def _prune(self, step):
+        """Older checkpoints that needn't stay, now that the one of `step` is complete."""
+        chosen = self.settings
+        try:
+            prune(chosen.run_dir, step, chosen.keep, chosen.major_every, self.model.options.world)
+        except OSError as error:
+            self._notes.append(f"old checkpoints could not be removed: {error}")
+            self._tell_notes()
 
     # -- telling -------------------------------------------------------------------------------------
 
@@ -334,7 +348,7 @@ class Trainer:
 def check_unused(folder):
     """Raise InvalidArgument when `folder` already holds a run, which a new one would damage."""
     folder = Path(folder)
-    for pattern in (MAIN_LOG, JSON_LOG, "model_*.bin", "state_*.bin", "DONE_*"):
+    for pattern in (MAIN_LOG, JSON_LOG, RUN_OPTIONS, "model_*.bin", "state_*.bin", "DONE_*"):
         found = next(folder.glob(pattern), None)
         if found:
             raise InvalidArgument(

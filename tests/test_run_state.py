@@ -41,7 +41,7 @@ class Kind(Mapping):
 class Model:
     def __init__(self, seed, master=1):
         self.config, self.updates, self.written = CONFIG, 7, []
-        self.options = SimpleNamespace(precision=1, master_weights=master, rank=0, world=1)
+        self.options = SimpleNamespace(precision=1, master_weights=master, rank=0, world=1, batch=1, seq_len=4)
         self.rng, self.guard = (11, 10), {"loss_seen": 3}
         self.params, self.m, self.v, self.master = (Kind(self, name) for name in ("params", "m", "v", "master"))
         random = np.random.default_rng(seed)

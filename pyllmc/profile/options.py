@@ -3,12 +3,13 @@
 import dataclasses
 
 from ..cli import Option
+from ..train_options import ENGINE
 from ..train_options import ENGINE_FIELDS as TRAINING_FIELDS
 from ..train_options import GROUPS as TRAINING
+from ..train_options import SHAPE_FIELDS as SHAPE
 
 # The trainer's short run on a text has defaults of its own, which mean nothing here.
 PLAIN = {"small": None, "gpu": None, "gpu_by": ""}
-SHAPE = ("layers", "heads", "channels", "vocab", "context")
 
 
 def _trainers(group, *names, **changed):
@@ -35,8 +36,11 @@ GROUPS = {
         Option("json", "--json", "print the profile as JSON instead of tables", switch=True),
         Option("draw", "--draw", "draw the pictures of a profile.json again, and measure nothing", metavar="FILE"),
     ),
-    "engine": tuple(row for row in _trainers("engine") if row.name != "result_lag"),
+    "engine": (
+        *(row for row in _trainers("engine") if row.name not in ("result_lag", "recompute")),
+        *_trainers("engine", "recompute", default=None, decided_by=ENGINE),
+    ),
 }  # fmt: skip
 
-ENGINE_FIELDS = tuple(name for name in TRAINING_FIELDS if name != "seed")
+ENGINE_FIELDS = tuple(name for name in TRAINING_FIELDS if name not in ("seed", "zero_stage"))
 BESIDE_DRAW = {"draw", "output", "json"}
