@@ -54,6 +54,7 @@ def train(args):
     if args.output is not None and not args.resume:
         check_unused(args.output)
     Settings.checked({**settings_of(args), "run_dir": args.output})
+    check_hellaswag(args)
     data = choose_data(args)
     name, config, checkpoint = choose_model(args, data)
     folder = Path(args.output or unused_folder(name))
@@ -120,7 +121,22 @@ def on_gpu(device):
 def settings_of(args):
     """The keywords of Settings that the arguments give."""
     settings = {**pick(args, SETTINGS_FIELDS), "hyper": pick(args, HYPER_FIELDS)}
+    settings["hellaswag"] = args.hellaswag_data if wants_hellaswag(args) else None
     return {**settings, "steps": None if args.steps == -1 else args.steps}
+
+
+def wants_hellaswag(args):
+    """-h decides; without it, whether a file was named."""
+    return args.hellaswag if "hellaswag" in args.given else "hellaswag_data" in args.given
+
+
+def check_hellaswag(args):
+    """Raise InvalidArgument when the evaluation file that is wanted isn't there."""
+    if wants_hellaswag(args) and not os.path.isfile(args.hellaswag_data):
+        raise InvalidArgument(
+            f"no evaluation file {args.hellaswag_data} (-h 1): `python -m pyllmc.data hellaswag` makes one from the public "
+            "JSONL, --hellaswag-data names another"
+        )
 
 
 def fill_in(args, config, data, where, plan_of):
@@ -334,6 +350,8 @@ def closing(result, folder):
     """(label, text) rows at the end of a run."""
     val = "" if result.val_loss is None else f", validation {result.val_loss:.4f}"
     rows = [("loss", f"training {result.loss:.4f}{val}")]
+    if result.accuracy is not None:
+        rows.append(("HellaSwag", f"accuracy {result.accuracy:.4f}"))
     if result.skipped:
         rows.append(("skipped", f"{result.skipped} updates"))
     if result.host_share is not None:

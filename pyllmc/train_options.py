@@ -56,6 +56,10 @@ GROUPS = {
         Option("val_every", "-v --val-every", "validate every N updates; 0: never", int, 20, small=100,
                gpu_by="a fifteenth of the updates"),
         Option("val_batches", "-m --val-batches", "validation batches at most; -1: all", int, 20),
+        Option("hellaswag", "-h --hellaswag", "measure HellaSwag's accuracy with each validation but the first, and at "
+               "the end; --hellaswag-data alone does so too", bool, False),
+        Option("hellaswag_data", "--hellaswag-data", "evaluation file, as `python -m pyllmc.data hellaswag` makes it",
+               metavar="FILE", default="dev/data/hellaswag/hellaswag_val.bin"),
         Option("sample_every", "-s --sample-every", "draw a text every N updates and at the end; 0: never",
                int, 20, small=500, gpu_by="a third of the updates"),
         Option("sample_tokens", "-g --sample-tokens", "tokens of such a text", int, 64, small=256, gpu=256),
