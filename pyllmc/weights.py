@@ -11,6 +11,8 @@ from .errors import InvalidArgument
 from .gpt2 import GPT2
 from .hf_config import CONFIG, read_config
 
+MAX_ROWS = 16  # beyond it more rows side by side save little
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -45,3 +47,14 @@ def find_weights(name):
     inside = "model_SSSSSSSS.bin of a run, or config.json of a Hugging Face model"
     seen = ", ".join(sorted(os.listdir(path))[:5]) or "nothing"
     raise InvalidArgument(f"{path} holds no model: expected {inside}, found {seen}")
+
+
+def rows_that_fit(config, where, most):
+    """How many rows to compute side by side: at most `most`, and what memory has room for. where: GPT2's other keywords."""
+    rows = min(most, MAX_ROWS)
+    while rows > 1:
+        plan = GPT2.memory_plan(config, batch=rows, **where)
+        if plan.total <= plan.device_free:
+            break
+        rows //= 2
+    return rows

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from test_native import run_python
 
-from pyllmc import GPT2, GPT2Config, _find, generate, rundir, train
+from pyllmc import GPT2, GPT2Config, _find, generate, rundir, train, weights
 from pyllmc import tokenizer as tokenizers
 from pyllmc.cli import Parser
 from pyllmc.console import count, harmless
@@ -235,7 +235,7 @@ def test_the_end_of_text_ends_it(call, tmp_path):
 
 
 def test_samples_are_told_apart_and_are_those_of_their_seeds(run, call, monkeypatch):
-    monkeypatch.setattr(generate, "MAX_ROWS", 2)  # three samples are two groups
+    monkeypatch.setattr(weights, "MAX_ROWS", 2)  # three samples are two groups
     words = ["na", "-n", 30, "--temperature", 2.5, "--json", "-q"]
     out = call(run, *words, "--samples", 3, "--seed", 7, "--echo")[1]
     together = json.loads(out.splitlines()[-1])["samples"]
@@ -253,7 +253,7 @@ def test_samples_are_told_apart_and_are_those_of_their_seeds(run, call, monkeypa
 def test_as_many_side_by_side_as_fit(monkeypatch):
     config = GPT2Config(1, 1, 8, 257, 32)
     where = {"seq_len": 32, "device": "cpu"}
-    assert [generate.rows_that_fit(config, where, samples) for samples in (1, 5, 100)] == [1, 5, generate.MAX_ROWS]
+    assert [weights.rows_that_fit(config, where, samples) for samples in (1, 5, 100)] == [1, 5, weights.MAX_ROWS]
     real = GPT2.memory_plan
 
     def scarce(*args, **given):
@@ -262,7 +262,7 @@ def test_as_many_side_by_side_as_fit(monkeypatch):
         return plan
 
     monkeypatch.setattr(GPT2, "memory_plan", scarce)
-    assert [generate.rows_that_fit(config, where, samples) for samples in (1, 3, 5, 100)] == [1, 3, 2, 2]
+    assert [weights.rows_that_fit(config, where, samples) for samples in (1, 3, 5, 100)] == [1, 3, 2, 2]
 
 
 def test_json_has_it_all(run, call):
