@@ -18,6 +18,7 @@ from .exits import status_of
 from .gpt2 import GPT2
 from .inspection import c_options
 from .loader import TokenLoader
+from .loggers import Logger, backends_of
 from .named_model import named_model, names_weights
 from .settings import Settings
 from .shards import find_shards, open_shard
@@ -52,6 +53,7 @@ def train(args):
     if args.output is not None and not args.resume:
         check_unused(args.output)
     decide_hellaswag(args)
+    backends = backends_of(args.log or ())
     Settings.checked({**settings_of(args), "run_dir": args.output})
     data = choose_data(args)
     name, config, weights = choose_model(args, data)
@@ -83,9 +85,10 @@ def train(args):
             tokenizer, missing = guess_tokenizer(config.vocab)
         console = Console(tokenizer, unigram, shows_mfu=model.library.backend != "cpu")
         prompt = (tokenizer.eot,) if tokenizer and tokenizer.eot < config.vocab else None
+        loggers = [Logger(backend, tokenizer, console.on_note) for backend in backends]
         trainer = Trainer(
-            model, train_loader, val_loader, callbacks=[console, *keepers(data.tokenizer)], run_dir=folder, prompt=prompt,
-            sample=seeds, **settings,
+            model, train_loader, val_loader, callbacks=[console, *loggers, *keepers(data.tokenizer)], run_dir=folder,
+            prompt=prompt, sample=seeds, **settings,
         )  # fmt: skip
         console.line(table(summary(model, name, data, trainer, unigram, folder)))
         console.line()

@@ -76,6 +76,8 @@ GROUPS = {
         Option("resume", "-y --resume", "go on from the latest checkpoint in -o", bool, False),
         Option("resume_weights_only", "--resume-weights-only",
                "resume even without optimizer state: a fresh one is started", switch=True),
+        Option("log", "--log", "log to tensorboard (in the run folder) or wandb too; may be repeated", many=True,
+               metavar="NAME"),
         Option("no_plot", "--no-plot", "draw no picture at the end", switch=True),
     ),
     "engine": (

@@ -61,6 +61,9 @@ class RunResult:
 class Callbacks:
     """What a trainer tells. Override what you need; each is called in the thread that runs the trainer."""
 
+    def on_start(self, trainer):
+        """Before the first update of run(); an exception here ends it."""
+
     def on_step(self, report):
         """A StepReport; with a result lag, that many updates late."""
 
@@ -75,6 +78,9 @@ class Callbacks:
 
     def on_checkpoint(self, step, path):
         """The model file of a complete checkpoint."""
+
+    def on_end(self, error):
+        """run() is over, however it ended; error: the exception that ended it, or None."""
 
     def on_note(self, text):
         """A sentence: the engine fell back, a resumed run lacked something, an optional part failed."""
@@ -136,6 +142,8 @@ class Trainer:
             return self._result
         with contextlib.ExitStack() as stack:
             self._open(stack)
+            stack.push(lambda kind, error, _: self._tell("on_end", error))
+            self._tell("on_start", self)
             self._tell_notes()
             self._mark = time.perf_counter()
             for step in range(self.first_step, self.steps):

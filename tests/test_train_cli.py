@@ -250,7 +250,8 @@ def test_help_is_the_table(capsys):
             assert flag in text
             if not row.switch:
                 value = {int: "3", float: "0.5", bool: "1"}.get(row.kind, "x")
-                assert getattr(parser.read([flag, value]), row.name) == row.kind(value)
+                found = row.kind(value)
+                assert getattr(parser.read([flag, value]), row.name) == ([found] if row.many else found)
         if row.name == "device":
             continue
         if row.switch:
