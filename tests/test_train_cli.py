@@ -156,6 +156,14 @@ def test_damaged_checkpoint_and_shard(shards, here, capsys):
     assert not list((here / "r").glob("*.bin"))
 
 
+def test_validation_data_one_token_short(shards, here, capsys):
+    """DAT-04, as a user meets it: before training, with what would do."""
+    write_shard(here / "v_0.bin", np.zeros(2 * 16, np.uint16))
+    status, _, err = call(capsys, *shards, *TINY, "--vocab", 50)
+    assert status == 2 and "v_0.bin: too small for one batch: have 32 tokens, need 33" in err and err.count("\n") == 1
+    assert not list(here.glob("runs/*"))
+
+
 def test_odd_settings_are_noted(here, capsys):
     status, _, err = call(capsys, "--data", "text.txt", *TINY, "-u", 4, "--no-plot")
     assert status == 0 and err == "note: warm-up takes 4 of 4 steps: the learning rate never decays\n"
