@@ -18,10 +18,12 @@ from .errors import (
 )
 from .gpt2 import GPT2
 from .loader import TokenLoader
+from .trainer import Callbacks, Trainer
 
 __all__ = [
     "GPT2",
     "AbiMismatch",
+    "Callbacks",
     "DeviceError",
     "FormatError",
     "GPT2Config",
@@ -32,5 +34,6 @@ __all__ = [
     "ResultTimeout",
     "StateError",
     "TokenLoader",
+    "Trainer",
     "Unavailable",
 ]

@@ -59,8 +59,10 @@ class Parser(argparse.ArgumentParser):
     """argparse over {group title: rows}. Names a near flag for a misspelt one."""
 
     def __init__(self, groups, **keywords):
-        super().__init__(allow_abbrev=False, **keywords)
+        super().__init__(allow_abbrev=False, add_help=False, **keywords)
         self._rows = [row for rows in groups.values() for row in rows]
+        taken = {flag for row in self._rows for flag in row.flags.split()}  # -h is HellaSwag in llm.c
+        self.add_argument(*(flag for flag in ("-h", "--help") if flag not in taken), action="help", help="show this text and exit")
         for title, rows in groups.items():
             group = self.add_argument_group(title)
             for row in rows:

@@ -59,6 +59,9 @@ class Console(Callbacks):
         beside = "" if self._unigram is None else f"  (unigram entropy {self._unigram:.4f})"
         self.line(f"step {step:>6}/{self._steps}  validation loss {loss:.4f}{beside}")
 
+    def on_evaluation(self, step, accuracy):
+        self.line(f"step {step:>6}/{self._steps}  HellaSwag accuracy {accuracy:.4f}")
+
     def on_sample(self, step, ids):
         self.line(f"\n--- sample at step {step} ---\n{self._shown(ids)}\n---\n")
 

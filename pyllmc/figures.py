@@ -69,8 +69,10 @@ def draw_run(folder, unigram=None):
 
 
 def run_figure(history, unigram=None, title=""):
-    """Loss over steps above, milliseconds per step below; a Figure of a History."""
-    return runs_figure([history], ("loss", "time"), unigram=unigram, title=title, columns=1, keep_empty=True)
+    """Loss over steps above, milliseconds per step below, accuracy between them if there is one; a Figure of a
+    History."""
+    between = ("eval",) if np.isfinite(history.accuracy).any() else ()
+    return runs_figure([history], ("loss", *between, "time"), unigram=unigram, title=title, columns=1, keep_empty=True)
 
 
 def runs_figure(histories, names=PANELS, *, x="steps", smooth=AUTO, log_x=False, log_y=False, unigram=None,

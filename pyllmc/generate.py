@@ -16,14 +16,12 @@ from .errors import InvalidArgument, LlmcError, Unavailable
 from .exits import BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED
 from .generate_options import ENGINE_FIELDS, GROUPS, MAX_SEED
 from .generation import SideBySide
-from .gpt2 import GPT2
 from .sample_text import Output, Sample, Timer
 from .train_options import pick
 from .vocabulary import choose_vocabulary
-from .weights import find_weights
+from .weights import find_weights, rows_that_fit
 
 PROGRAM = "pyllmc.generate"
-MAX_ROWS = 16  # samples drawn side by side
 ROUND_TO = 64  # the engine's row is a multiple of this, or the whole context
 DESCRIPTION = """Draw text from a trained model and show it as it comes. Exit status: 0 done; 2 bad input;
 130 interrupted, what was drawn being shown; 141 nobody reads the output."""
@@ -130,17 +128,6 @@ def ids_of(vocabulary, raw, where, auto, missing):
 def cut_note(prompt, T):
     if len(prompt) > T:
         yield f"the prompt has {len(prompt)} tokens, of which the model reads the last {T}, its context"
-
-
-def rows_that_fit(config, where, samples):
-    """How many samples to draw side by side: as many as memory has room for."""
-    rows = min(samples, MAX_ROWS)
-    while rows > 1:
-        plan = GPT2.memory_plan(config, batch=rows, **where)
-        if plan.total <= plan.device_free:
-            break
-        rows //= 2
-    return rows
 
 
 def draw_all(args, model, vocabulary, prompt, encoded, load_s):

@@ -159,12 +159,23 @@ class GPT2(Inspected):
         of llmc_hyper are keywords; what isn't given has C's default; `step`, which counts updates from 1,
         goes on from the last one.
         """
-        pairs = micro_batches(inputs, targets, self.batch, self.seq_len, self.config.vocab)
         c_hyper = self._c_hyper(lr, hyper)
-        for i, pair in enumerate(pairs):
-            with self._upload(*pair) as slot:
-                self.micro_step(slot, i, len(pairs))
+        self.backward(inputs, targets)
         return self._update(c_hyper)
+
+    def backward(self, inputs, targets, *, first=0, of=None):
+        """step without its update: `grads` then holds the gradients of the mean loss, and update() applies them.
+
+        Micro-batches of one update may come in several calls, in order: these are number `first` (from 0) and the
+        following of `of` in all, None: of those given. The first replaces the gradients, the others add.
+        """
+        pairs = micro_batches(inputs, targets, self.batch, self.seq_len, self.config.vocab)
+        of = first + len(pairs) if of is None else of
+        if not 0 <= first <= of - len(pairs):
+            raise InvalidArgument(f"{len(pairs)} micro-batches from number {first} on are too many for {of} in all")
+        for i, pair in enumerate(pairs, first):
+            with self._upload(*pair) as slot:
+                self.micro_step(slot, i, of)
 
     def micro_step(self, slot, i=0, n=1):
         """Forward and backward of a submitted slot, the i-th (from 0) of n. Consumes the slot."""

@@ -4,20 +4,27 @@ import dataclasses
 import os
 from pathlib import Path
 
-from .checkpoint import peek_checkpoint
 from .config import GPT2Config
 from .errors import InvalidArgument
+from .weights import find_weights
+
+
+def names_weights(text):
+    """Whether `text` is meant as a file or folder, and not as a descriptor."""
+    return os.path.exists(text) or text.endswith(".bin") or os.sep in text
 
 
 def named_model(text, shape):
-    """(name for people and folders, config, checkpoint file or None) of a checkpoint file or a descriptor.
+    """(name for people and folders, config, Weights or None) of a checkpoint file, a run folder, a Hugging Face folder
+    or a descriptor.
 
     shape: {field: value} of GPT2Config to have instead of the descriptor's. Raises InvalidArgument for an
-    unknown descriptor, or a shape given beside a file; FormatError or OSError for a file that isn't one.
+    unknown descriptor, a folder without a model, or a shape given beside weights; FormatError or OSError for a file
+    that isn't a model.
     """
-    if os.path.exists(text) or text.endswith(".bin"):
-        config, _ = peek_checkpoint(text)
+    if names_weights(text):
+        weights = find_weights(text)
         if shape:
-            raise InvalidArgument(f"--{next(iter(shape))} can't change the checkpoint {text}")
-        return Path(text).stem, config, text
+            raise InvalidArgument(f"--{next(iter(shape))} can't change the weights in {text}")
+        return Path(os.path.abspath(text)).stem, weights.config, weights
     return text.replace(":", "-"), dataclasses.replace(GPT2Config.from_descriptor(text), **shape), None

@@ -27,6 +27,7 @@ class Settings:
     )  # further fields of llmc_hyper, such as weight_decay
     val_every: int = 20
     val_batches: int = 20  # at most so many; -1: all
+    hellaswag: str | None = None  # evaluation file to answer with each validation but the first, and at the end
     sample_every: int = 20
     sample_tokens: int = 64
     sample: dict = dataclasses.field(default_factory=dict)  # keywords of GPT2.stream

@@ -6,10 +6,9 @@ import functools
 import os
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-from . import _native, corpus, flops, memory, options, peaks, ranks, run_state, rundir, small_run
+from . import _native, flops, memory, options, peaks, ranks, run_state, small_run
 from .checkpoint import peek_checkpoint
 from .cli import Parser
 from .config import GPT2_VOCAB, GPT2Config
@@ -19,13 +18,13 @@ from .exits import status_of
 from .gpt2 import GPT2
 from .inspection import c_options
 from .loader import TokenLoader
-from .named_model import named_model
+from .loggers import Logger, backends_of
+from .named_model import named_model, names_weights
 from .options_file import read_options
 from .run_options import RunOptions, in_force
 from .settings import Settings
 from .shards import find_shards, open_shard
-from .tokenizer import load_tokenizer
-from .tokenizer_file import write_tokenizer_file
+from .train_data import choose_data, entropy_of, keepers
 from .train_options import (
     ENGINE_FIELDS,
     GROUPS,
@@ -38,14 +37,14 @@ from .train_options import (
     pick,
     without_effect,
 )
-from .trainer import JSON_LOG, Callbacks, Trainer, check_unused
+from .trainer import JSON_LOG, Trainer, check_unused
 from .vocabulary import guess_tokenizer
+from .weights import find_weights
 
 NOTHING_TO_DO = 3
 # Of the model when -e names none
 SHAPE = {"layers": 3, "heads": 4, "channels": 128}
 GPU_SHAPE = {"layers": 12, "heads": 12, "channels": 768}
-ENTROPY_TOKENS = 1 << 20  # how much of the data the unigram entropy is taken from
 DESCRIPTION = """Train a GPT-2. Without arguments: a small model on the help texts that come with Python, for
 about a minute. Exit status: 0 done; 2 bad input; 3 the resumed run was complete already; 130 interrupted;
 141 nobody reads the output."""
@@ -68,9 +67,11 @@ def train(args):
         raise InvalidArgument("-y 1 needs -o, the folder of the run to resume")
     if args.output is not None and not args.resume:
         check_unused(args.output)
+    decide_hellaswag(args)
+    backends = backends_of(args.log or ())
     Settings.checked({**settings_of(args), "run_dir": args.output})
     data = choose_data(args)
-    name, config, checkpoint = choose_model(args, data)
+    name, config, weights = choose_model(args, data)
     folder = Path(args.output or unused_folder(name))
     unigram = entropy_of(data.val or data.train)
     where = {
@@ -93,19 +94,23 @@ def train(args):
         train_loader, val_loader = (
             loader and stack.enter_context(loader) for loader in open_loaders(args, data, config, where, seeds)
         )
-        model = stack.enter_context(make_model(args, config, checkpoint, where, plan_of))
-        tokenizer, missing = data.tokenizer, None
-        if tokenizer is None and args.sample_every:
+        model = stack.enter_context(make_model(args, config, weights, where, plan_of))
+        tokenizer, missing = data.tokenizer, data.missing
+        if tokenizer is None and missing is None and args.sample_every:
             tokenizer, missing = guess_tokenizer(config.vocab)
         console = Console(tokenizer, unigram, shows_mfu=model.library.backend != "cpu")
         prompt = (tokenizer.eot,) if tokenizer and tokenizer.eot < config.vocab else None
         options_kept = RunOptions(folder, lambda: in_force(args, trainer), console.on_note)
+        loggers = [Logger(backend, tokenizer, console.on_note) for backend in backends]
+        listeners = [console, options_kept, *loggers, *keepers(data.tokenizer)]
         trainer = Trainer(
-            model, train_loader, val_loader, callbacks=[console, options_kept, *keepers(data.tokenizer)], run_dir=folder,
+            model, train_loader, val_loader, callbacks=listeners, run_dir=folder,
             prompt=prompt, sample=seeds, **settings,
         )  # fmt: skip
         console.line(table(summary(model, name, data, trainer, unigram, folder)))
         console.line()
+        for note in weights.notes if weights else ():
+            console.on_note(note)
         if missing:
             console.on_note(f"samples are shown as ids: {missing}")
         if without_effect(args.given):
@@ -147,7 +152,19 @@ def on_gpu(device):
 def settings_of(args):
     """The keywords of Settings that the arguments give."""
     settings = {**pick(args, SETTINGS_FIELDS), "hyper": pick(args, HYPER_FIELDS)}
+    settings["hellaswag"] = args.hellaswag_data if args.hellaswag else None
     return {**settings, "steps": None if args.steps == -1 else args.steps}
+
+
+def decide_hellaswag(args):
+    """Whether it is measured, into args: -h says so, without it a file that was named. Raises InvalidArgument when the
+    file isn't there."""
+    args.hellaswag = args.hellaswag if "hellaswag" in args.given else "hellaswag_data" in args.given
+    if args.hellaswag and not os.path.isfile(args.hellaswag_data):
+        raise InvalidArgument(
+            f"no evaluation file {args.hellaswag_data} (-h 1): `python -m pyllmc.data hellaswag` makes one from the public "
+            "JSONL, --hellaswag-data names another"
+        )
 
 
 def fill_in(args, config, data, where, plan_of):
@@ -193,35 +210,8 @@ def shard_lengths(pattern):
     return lengths
 
 
-@dataclass(frozen=True)
-class Data:
-    """Glob patterns of shards (val may be None), how to show their tokens (None: as ids), the vocabulary
-    they need (None: unknown) and a name for people."""
-
-    train: str
-    val: str | None
-    tokenizer: object
-    vocab: int | None
-    label: str
-
-
-def choose_data(args):
-    """The Data that the arguments name; text is tokenized once and kept."""
-    if args.train is None:
-        if args.val is not None:
-            raise InvalidArgument("-j needs -i: token shards to train on")
-        tokenizer = load_tokenizer(args.tokenizer or "bytes")
-        found = corpus.prepare(args.data, tokenizer)
-        label = args.data or "Python's help topics"
-        return Data(found.train, found.val, tokenizer, found.n_vocab, f"{label}, {tokenizer.name} tokens")
-    if args.data is not None:
-        raise InvalidArgument("--data (text) and -i (token shards) exclude each other")
-    tokenizer = load_tokenizer(args.tokenizer) if args.tokenizer else None  # else the vocabulary tells
-    return Data(args.train, args.val, tokenizer, tokenizer and tokenizer.n_vocab, args.train)
-
-
 def choose_model(args, data):
-    """(name, config, checkpoint file or None) of the model that the arguments name."""
+    """(name, config, Weights or None) of the model that the arguments name."""
     shape = pick(args, SHAPE_FIELDS)
     if args.resume:
         step, path, _ = run_state.find(args.output, args.resume_weights_only)
@@ -241,8 +231,8 @@ def check_same_model(args, config, shape):
     """Raise InvalidArgument when -e or a shape option names another model than that of the run to resume."""
     wanted = {}
     if args.model is not None and os.path.exists(args.model):
-        wanted = dataclasses.asdict(peek_checkpoint(args.model)[0])
-    elif args.model is not None and not args.model.endswith(".bin"):  # else it is gone, which does no harm now
+        wanted = dataclasses.asdict(find_weights(args.model).config)
+    elif args.model is not None and not names_weights(args.model):  # else it is gone, which does no harm now
         wanted = dataclasses.asdict(GPT2Config.from_descriptor(args.model))
     for name, value in {**wanted, **shape}.items():
         if value != getattr(config, name):
@@ -251,11 +241,11 @@ def check_same_model(args, config, shape):
             )
 
 
-def make_model(args, config, checkpoint, where, plan_of):
+def make_model(args, config, weights, where, plan_of):
     """The model with its first weights; a resumed run brings its own later."""
     try:
-        if checkpoint is not None:
-            return GPT2.from_checkpoint(checkpoint, **where)
+        if weights is not None:
+            return weights.load(**where)
         resuming = args.resume and run_state.find(args.output, args.resume_weights_only)[0] is not None
         seed = {} if args.seed is None else {"init_seed": args.seed}
         return GPT2.from_config(config, init="zeros" if resuming else "random", **seed, **where)
@@ -290,30 +280,6 @@ def open_loaders(args, data, config, where, seeds):
         first = TokenLoader(data.train, B, T, shuffle=True, vocab=config.vocab, **seeds)
     second = data.val and TokenLoader(data.val, B, T, vocab=config.vocab)
     return first, second
-
-
-class TokenizerKeeper(Callbacks):
-    """Puts the vocabulary beside the first checkpoint: the run folder is then enough to generate text."""
-
-    def __init__(self, tokenizer):
-        self._tokenizer = tokenizer
-
-    def on_checkpoint(self, step, path):
-        if self._tokenizer is not None:
-            write_tokenizer_file(path.parent / rundir.TOKENIZER, self._tokenizer.table, self._tokenizer.eot)
-            self._tokenizer = None
-
-
-def keepers(tokenizer):
-    """A TokenizerKeeper in a list; none where the vocabulary isn't known or is bytes, which its size tells."""
-    return [] if tokenizer is None or tokenizer.name == "bytes" else [TokenizerKeeper(tokenizer)]
-
-
-def entropy_of(pattern):
-    """Unigram entropy in nats of the beginning of the first shard."""
-    with open_shard(find_shards(pattern)[0]) as shard:
-        tokens = shard.read(0, min(shard.tokens, ENTROPY_TOKENS))
-    return corpus.unigram_entropy(tokens) if tokens.size else None
 
 
 def unused_folder(name, parent="runs"):
@@ -361,6 +327,8 @@ def closing(result, folder):
     """(label, text) rows at the end of a run."""
     val = "" if result.val_loss is None else f", validation {result.val_loss:.4f}"
     rows = [("loss", f"training {result.loss:.4f}{val}")]
+    if result.accuracy is not None:
+        rows.append(("HellaSwag", f"accuracy {result.accuracy:.4f}"))
     if result.skipped:
         rows.append(("skipped", f"{result.skipped} updates"))
     if result.host_share is not None:

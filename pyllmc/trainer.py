@@ -11,6 +11,7 @@ from pathlib import Path
 
 from . import flops, options, peaks, run_state
 from .errors import InvalidArgument, LlmcError
+from .evaluation import Questions, accuracy
 from .feed import Feed
 from .monitor import GpuMonitor, GpuReading
 from .pruning import prune
@@ -43,7 +44,7 @@ class StepReport:
 @dataclass
 class RunResult:
     """status: "finished", or "already complete" when the resumed run had nothing left to do. step: updates
-    done in all. loss, val_loss: the last ones, None if there are none. host_share: of the time of all steps,
+    done in all. loss, val_loss, accuracy: the last ones, None if there are none. host_share: of the time of all steps,
     the part outside the engine. skipped: updates that were skipped. warnings: what failed after the end."""
 
     status: str
@@ -51,6 +52,7 @@ class RunResult:
     step: int
     loss: float | None = None
     val_loss: float | None = None
+    accuracy: float | None = None
     checkpoint: Path | None = None
     skipped: int = 0
     host_share: float | None = None
@@ -60,17 +62,26 @@ class RunResult:
 class Callbacks:
     """What a trainer tells. Override what you need; each is called in the thread that runs the trainer."""
 
+    def on_start(self, trainer):
+        """Before the first update of run(); an exception here ends it."""
+
     def on_step(self, report):
         """A StepReport; with a result lag, that many updates late."""
 
     def on_validation(self, step, loss):
         """Mean loss on the validation data before update `step`."""
 
+    def on_evaluation(self, step, accuracy):
+        """Share of the HellaSwag examples answered right, 0 to 1, before update `step`."""
+
     def on_sample(self, step, ids):
         """Ids that the model drew, the prompt not among them."""
 
     def on_checkpoint(self, step, path):
         """The model file of a complete checkpoint."""
+
+    def on_end(self, error):
+        """run() is over, however it ended; error: the exception that ended it, or None."""
 
     def on_note(self, text):
         """A sentence: the engine fell back, a resumed run lacked something, an optional part failed."""
@@ -109,6 +120,9 @@ class Trainer:
         self._utilisation = flops.utilisation_meter(model.config, model.seq_len, self.peak.tflops)
         self._uuid, self._monitor = device["uuid"], None
         self.first_step, self._notes, self._resumed_at = 0, [], None
+        self._questions = chosen.hellaswag and Questions(chosen.hellaswag, model.seq_len, model.config.vocab)
+        if self._questions:
+            self._notes += self._questions.notes
         if chosen.run_dir is not None:
             self._take_folder(Path(chosen.run_dir))
         self._position = train_loader.state()  # the loader's, after the last batch that was trained on
@@ -129,6 +143,8 @@ class Trainer:
             return self._result
         with contextlib.ExitStack() as stack:
             self._open(stack)
+            stack.push(lambda kind, error, _: self._tell("on_end", error))
+            self._tell("on_start", self)
             self._tell_notes()
             self._mark = time.perf_counter()
             for step in range(self.first_step, self.steps):
@@ -205,6 +221,7 @@ class Trainer:
             self._save(self.steps)
         warned = []
         optional = (("validation", self.settings.val_every, self._validate),
+                    ("evaluation", self._questions, self._evaluate),
                     ("sample", self.settings.sample_every, self._sample))  # fmt: skip
         for what, wanted, action in optional:
             if not wanted:
@@ -224,6 +241,7 @@ class Trainer:
         due = [
             (self.settings.checkpoint_every, self._save, step > self.first_step),
             (self.settings.val_every, self._validate, self.val_loader is not None),
+            (self.settings.val_every, self._evaluate, self._questions and step > 0),
             (self.settings.sample_every, self._try_sample, step > self.first_step),
         ]
         actions = [action for every, action, possible in due if every and possible and step % every == 0]
@@ -302,6 +320,15 @@ class Trainer:
             self._main_log.validation(step, mean)
             self._json_log.write(step, kind="val", val_loss=mean, time=time.time())
         self._tell("on_validation", step, mean)
+
+    def _evaluate(self, step):
+        share = {"rank": self.model.options.rank, "world": self.model.options.world}
+        found = accuracy(self.model, self._questions, **share)
+        self._result.accuracy = found.accuracy
+        if self._main_log:
+            self._main_log.evaluation(step, found.accuracy)
+            self._json_log.write(step, kind="eval", **found._asdict(), time=time.time())
+        self._tell("on_evaluation", step, found.accuracy)
 
     def _sample(self, step):
         chosen = self.settings

@@ -6,6 +6,7 @@ from pathlib import Path
 from . import rundir
 from .config import GPT2_VOCAB
 from .errors import InvalidArgument, Unavailable
+from .hf_vocabulary import has_vocabulary, read_vocabulary
 from .tokenizer import StreamDecoder, load_tokenizer
 
 BYTES_VOCAB = 257
@@ -28,10 +29,23 @@ def guess_tokenizer(vocab):
         return None, str(error)
 
 
+def tokenizer_beside(folder, vocab):
+    """The Tokenizer that lies in the folder of weights with `vocab` ids, None without one or with another model's.
+
+    Raises FormatError for a damaged file, Unavailable for a Hugging Face vocabulary of another kind.
+    """
+    for file in (Path(folder) / name for name in BESIDE):
+        tokenizer = load_tokenizer(file) if os.path.exists(file) else None
+        if tokenizer and tokenizer.n_vocab <= vocab:
+            return tokenizer
+    tokenizer = read_vocabulary(folder) if has_vocabulary(folder) else None
+    return tokenizer if tokenizer and tokenizer.n_vocab <= vocab else None
+
+
 def choose_vocabulary(name, vocab, folder):
     """(TextVocabulary or IdVocabulary, why it had to be ids or None) for a model of `vocab` ids.
 
-    name: "auto", "gpt2", "bytes", "ids" or a tokenizer file. auto takes the file beside the weights in `folder`,
+    name: "auto", "gpt2", "bytes", "ids" or a tokenizer file. auto takes what lies beside the weights in `folder`,
     else what the number of ids tells, else ids: it never fails for want of a tokenizer. The others raise as
     load_tokenizer does.
     """
@@ -39,11 +53,12 @@ def choose_vocabulary(name, vocab, folder):
         return IdVocabulary(vocab), None
     if name != "auto":
         return TextVocabulary(load_tokenizer(name), vocab), None
-    for file in (Path(folder) / name for name in BESIDE):
-        tokenizer = load_tokenizer(file) if os.path.exists(file) else None
-        if tokenizer and tokenizer.n_vocab <= vocab:  # else it is another model's
-            return TextVocabulary(tokenizer, vocab), None
-    tokenizer, missing = guess_tokenizer(vocab)
+    try:
+        tokenizer, missing = tokenizer_beside(folder, vocab), None
+    except Unavailable as error:
+        return IdVocabulary(vocab), str(error)
+    if tokenizer is None:
+        tokenizer, missing = guess_tokenizer(vocab)
     return (TextVocabulary(tokenizer, vocab), None) if tokenizer else (IdVocabulary(vocab), missing)
 
 

@@ -1,6 +1,5 @@
 """The weights that a name means: an llm.c checkpoint, a run's latest, or a Hugging Face folder."""
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +7,11 @@ from pathlib import Path
 from . import run_state
 from .checkpoint import peek_checkpoint
 from .config import GPT2Config
-from .errors import FormatError, InvalidArgument, Unavailable
+from .errors import InvalidArgument
 from .gpt2 import GPT2
+from .hf_config import CONFIG, read_config
 
-HF_CONFIG = "config.json"
-HF_FIELDS = {"layers": "n_layer", "heads": "n_head", "channels": "n_embd", "vocab": "vocab_size", "context": "n_positions"}
+MAX_ROWS = 16  # beyond it more rows side by side save little
 
 
 @dataclass(frozen=True)
@@ -26,14 +25,9 @@ class Weights:
     notes: tuple = ()
 
     def load(self, **arguments):
-        """The GPT2; arguments as its own. Raises Unavailable where this build can't read the kind of file."""
+        """The GPT2; arguments as its own."""
         if self.path.is_file():
             return GPT2.from_checkpoint(self.path, **arguments)
-        if not hasattr(GPT2, "from_pretrained"):
-            raise Unavailable(
-                f"{self.path} is a Hugging Face folder, which this version of pyllmc can't read: give it an "
-                "llm.c checkpoint (.bin) of the same weights"
-            )
         return GPT2.from_pretrained(self.path, **arguments)
 
 
@@ -48,19 +42,19 @@ def find_weights(name):
     step, found, notes = run_state.find(path, weights_only=True)
     if step is not None:
         return Weights(found, path, peek_checkpoint(found)[0], tuple(notes))
-    if (path / HF_CONFIG).is_file():
-        return Weights(path, path, hf_shape(path / HF_CONFIG))
+    if (path / CONFIG).is_file():
+        return Weights(path, path, read_config(path)[0])
     inside = "model_SSSSSSSS.bin of a run, or config.json of a Hugging Face model"
     seen = ", ".join(sorted(os.listdir(path))[:5]) or "nothing"
     raise InvalidArgument(f"{path} holds no model: expected {inside}, found {seen}")
 
 
-def hf_shape(path):
-    """The GPT2Config that a Hugging Face config.json describes."""
-    try:
-        found = json.loads(path.read_bytes())
-        return GPT2Config(**{field: found[key] for field, key in HF_FIELDS.items()})
-    except KeyError as error:
-        raise FormatError(f"{path}: lacks {error}: expected the configuration of a GPT-2") from None
-    except (ValueError, TypeError) as error:
-        raise FormatError(f"{path}: not the configuration of a GPT-2: {error}") from None
+def rows_that_fit(config, where, most):
+    """How many rows to compute side by side: at most `most`, and what memory has room for. where: GPT2's other keywords."""
+    rows = min(most, MAX_ROWS)
+    while rows > 1:
+        plan = GPT2.memory_plan(config, batch=rows, **where)
+        if plan.total <= plan.device_free:
+            break
+        rows //= 2
+    return rows

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from test_native import run_python
 
-from pyllmc import GPT2, GPT2Config, _find, generate, rundir, train
+from pyllmc import GPT2, GPT2Config, _find, generate, rundir, train, weights
 from pyllmc import tokenizer as tokenizers
 from pyllmc.cli import Parser
 from pyllmc.console import count, harmless
@@ -133,30 +133,17 @@ def test_a_newer_checkpoint_that_is_incomplete_is_passed_over(run, call, tmp_pat
     assert "model_00000400.bin: " in call(copy, "na", "-n", 3)[2]  # weights alone will do
 
 
-def test_a_hugging_face_folder(call, tmp_path, monkeypatch):
-    """It is read by GPT2.from_pretrained; without that one sentence says what would do."""
+def test_a_hugging_face_folder(call, tmp_path):
     path = random_model(tmp_path / "m.bin")
-    folder = tmp_path / "hf"
-    folder.mkdir()
-    shape = {"n_layer": 1, "n_head": 2, "n_embd": 16, "vocab_size": 257, "n_positions": 32}
-    (folder / "config.json").write_text(json.dumps(shape))
-    asked = []
-
-    def from_pretrained(cls, name, **arguments):
-        asked.append(name)
-        return cls.from_checkpoint(path, **arguments)
-
-    monkeypatch.setattr(GPT2, "from_pretrained", classmethod(from_pretrained), raising=False)
-    assert call(folder, "ab", "-n", 40, "-q") == call(path, "ab", "-n", 40, "-q")
-    assert asked == [folder]
-    monkeypatch.delattr(GPT2, "from_pretrained")
-    if not hasattr(GPT2, "from_pretrained"):
-        status, out, err = call(folder, "ab")
-        assert (status, out) == (2, "") and re.fullmatch(r"pyllmc.generate: .*hf is a Hugging Face folder.*\n", err)
-    for text, part in (("{", "not the configuration"), ("[]", "not the configuration"), ("{}", "lacks 'n_layer'"),
-                       (json.dumps({**shape, "n_head": 3}), "divisible"), (json.dumps({**shape, "n_embd": "x"}), "channels")):  # fmt: skip
-        (folder / "config.json").write_text(text)
-        status, _, err = call(folder, "ab")
+    with GPT2.from_checkpoint(path, batch=1, seq_len=8, device="cpu") as model:
+        model.save_pretrained(tmp_path / "hf")
+    assert call(tmp_path / "hf", "ab", "-n", 40, "-q") == call(path, "ab", "-n", 40, "-q")
+    described = json.loads((tmp_path / "hf" / "config.json").read_text())
+    for text, part in (("{", "not JSON"), ("[]", "expected an object"), ("{}", "model_type is None"),
+                       (json.dumps({**described, "n_head": 3}), "divisible"),
+                       (json.dumps({**described, "n_embd": "x"}), "channels")):  # fmt: skip
+        (tmp_path / "hf" / "config.json").write_text(text)
+        status, _, err = call(tmp_path / "hf", "ab")
         assert status == 2 and part in err and "config.json" in err and err.count("\n") == 1
 
 
@@ -248,7 +235,7 @@ def test_the_end_of_text_ends_it(call, tmp_path):
 
 
 def test_samples_are_told_apart_and_are_those_of_their_seeds(run, call, monkeypatch):
-    monkeypatch.setattr(generate, "MAX_ROWS", 2)  # three samples are two groups
+    monkeypatch.setattr(weights, "MAX_ROWS", 2)  # three samples are two groups
     words = ["na", "-n", 30, "--temperature", 2.5, "--json", "-q"]
     out = call(run, *words, "--samples", 3, "--seed", 7, "--echo")[1]
     together = json.loads(out.splitlines()[-1])["samples"]
@@ -266,7 +253,7 @@ def test_samples_are_told_apart_and_are_those_of_their_seeds(run, call, monkeypa
 def test_as_many_side_by_side_as_fit(monkeypatch):
     config = GPT2Config(1, 1, 8, 257, 32)
     where = {"seq_len": 32, "device": "cpu"}
-    assert [generate.rows_that_fit(config, where, samples) for samples in (1, 5, 100)] == [1, 5, generate.MAX_ROWS]
+    assert [weights.rows_that_fit(config, where, samples) for samples in (1, 5, 100)] == [1, 5, weights.MAX_ROWS]
     real = GPT2.memory_plan
 
     def scarce(*args, **given):
@@ -275,7 +262,7 @@ def test_as_many_side_by_side_as_fit(monkeypatch):
         return plan
 
     monkeypatch.setattr(GPT2, "memory_plan", scarce)
-    assert [generate.rows_that_fit(config, where, samples) for samples in (1, 3, 5, 100)] == [1, 3, 2, 2]
+    assert [weights.rows_that_fit(config, where, samples) for samples in (1, 3, 5, 100)] == [1, 3, 2, 2]
 
 
 def test_json_has_it_all(run, call):

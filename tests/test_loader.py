@@ -72,10 +72,12 @@ def test_ranks_share_a_sample_without_overlap(tmp_path):
 
 @pytest.mark.parametrize(("tokens", "samples"), [(192, 2), (193, 3), (65, 1)])
 def test_samples_leave_the_header_out_and_the_last_target_in(tokens, samples, tmp_path):
+    """DAT-06"""
     assert TokenLoader(shards(tmp_path, tokens), 1, 64).num_batches == samples
 
 
 def test_one_token_short_is_explained(tmp_path):
+    """DAT-04"""
     pattern = shards(tmp_path, 128)
     with pytest.raises(
         InvalidArgument, match=r"data_0.bin: too small .* have 128 tokens, need 129 .*smaller B"
@@ -87,6 +89,9 @@ def test_one_token_short_is_explained(tmp_path):
     write_shard(tmp_path / "data_1.bin", range(120))
     with pytest.raises(InvalidArgument, match=r"data_1.bin: too small"):
         TokenLoader(pattern, 15, 8)
+    write_shard(tmp_path / "val.bin", np.zeros(8 * 4 * 1024, np.uint16))
+    with pytest.raises(InvalidArgument, match=r"val.bin: .* have 32768 tokens, need 32769 \(B 4 x T 1024 x 8 ranks"):
+        TokenLoader(tmp_path / "val.bin", 4, 1024, rank=7, world=8)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -230,6 +235,7 @@ def huge(tmp_path_factory):
 
 @pytest.mark.parametrize("byte", [2**31 - 64, 2**31, 2**31 + 2**26])
 def test_offsets_past_2_gib(huge, byte):
+    """DAT-01"""
     first = (byte - HEADER_BYTES) // 2
     stored = np.memmap(huge, "<u2", "r", offset=HEADER_BYTES)
     with open_shard(huge) as shard:

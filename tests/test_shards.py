@@ -41,6 +41,7 @@ def test_reference_file_round_trip(name, tmp_path):
     ],
 )
 def test_ids_that_do_not_fit_write_nothing(tokens, text, tmp_path):
+    """DAT-14"""
     with pytest.raises(InvalidArgument, match=text):
         write_shard(tmp_path / "a.bin", tokens)
     assert not list(tmp_path.iterdir())

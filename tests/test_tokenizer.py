@@ -43,6 +43,7 @@ def streamed(tokenizer, ids):
 
 @pytest.mark.parametrize("text", SAMPLES)
 def test_gpt2_text_survives_whole_and_streamed(gpt2, text):
+    """TOK-01"""
     ids = gpt2.encode(text)
     assert gpt2.decode(ids) == text == streamed(gpt2, ids)
     assert gpt2.eot not in ids
@@ -75,6 +76,7 @@ def test_an_unfinished_character_shows_only_at_the_end():
 
 
 def test_byte_lengths_are_exact(gpt2):
+    """TOK-06"""
     text = "".join(SAMPLES)
     assert gpt2.byte_lengths()[gpt2.encode(text)].sum() == len(text.encode())
     assert (BYTES.byte_lengths()[:256] == 1).all()

@@ -157,6 +157,14 @@ def test_damaged_checkpoint_and_shard(shards, here, capsys):
     assert not list((here / "r").glob("*.bin"))
 
 
+def test_validation_data_one_token_short(shards, here, capsys):
+    """DAT-04, as a user meets it: before training, with what would do."""
+    write_shard(here / "v_0.bin", np.zeros(2 * 16, np.uint16))
+    status, _, err = call(capsys, *shards, *TINY, "--vocab", 50)
+    assert status == 2 and "v_0.bin: too small for one batch: have 32 tokens, need 33" in err and err.count("\n") == 1
+    assert not list(here.glob("runs/*"))
+
+
 def test_odd_settings_are_noted(here, capsys):
     status, _, err = call(capsys, "--data", "text.txt", *TINY, "-u", 4, "--no-plot")
     assert status == 0 and err == "note: warm-up takes 4 of 4 steps: the learning rate never decays\n"
@@ -251,7 +259,8 @@ def test_help_is_the_table(capsys):
             assert flag in text
             if not row.switch:
                 value = {int: "3", float: "0.5", bool: "1"}.get(row.kind, "x")
-                assert getattr(parser.read([flag, value]), row.name) == row.kind(value)
+                found = row.kind(value)
+                assert getattr(parser.read([flag, value]), row.name) == ([found] if row.many else found)
         if row.name == "device":
             continue
         if row.switch:
@@ -269,7 +278,7 @@ def test_help_is_the_table(capsys):
 
 
 def test_every_flag_of_the_table_goes_somewhere():
-    source = (_find.PACKAGE / "train.py").read_text() + (_find.PACKAGE / "train_options.py").read_text()
+    source = "".join((_find.PACKAGE / name).read_text() for name in ("train.py", "train_data.py", "train_options.py"))
     for row in (row for group in GROUPS.values() for row in group):
         assert f"args.{row.name}" in source or source.count(f'"{row.name}"') > 1, row.name
 

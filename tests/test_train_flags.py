@@ -26,6 +26,7 @@ FLAGS = [
     ("-w", "1", "master_weights", True), ("-ge", "1", "gelu_fusion", 1), ("-z", "1", "zero_stage", 1),
     ("-r", "0", "recompute", 0), ("-pn", "8", "world", 8), ("-pr", "7", "rank", 7), ("-pg", "8", "gpus_per_node", 8),
     ("-pi", "mpi", "init_method", "mpi"), ("-ps", "10.0.0.1", "server", "10.0.0.1"), ("-pf", "/tmp", "shared_folder", "/tmp"),
+    ("-h", "1", "hellaswag", True),
 ]  # fmt: skip
 
 # What llm.c's programs decide where the command line says nothing; None: the engine decides alike.
@@ -40,7 +41,7 @@ ENGINE_DEFAULTS = {"learning_rate": 3e-4, "weight_decay": 0, "master_weights": 1
 
 LINES = [
     '-i "dev/data/tinyshakespeare/tiny_shakespeare_train.bin" -j "dev/data/tinyshakespeare/tiny_shakespeare_val.bin" '
-    '-o log124M -v 250 -s 20000 -g 144 -b 64 -t 1024 -d 524288 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 700 -n 5000 -y 1 -e "d12"',
+    '-o log124M -v 250 -s 20000 -g 144 -h 1 -b 64 -t 1024 -d 524288 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 700 -n 5000 -y 1 -e "d12"',
     '-i "fineweb_train_*.bin" -j "fineweb_val_*.bin" -o out -v 250 -s 300000 -g 384 -b 32 -t 2048 -d 1048576 -r 0 -z 1 '
     '-c 0.1 -k "cosine" -l 0.0003 -q 0.1 -u 700 -n 2000 -nk 5 -nm 50000 -x 565950 -ge 1 -sl 7.0 -sg 7.0 -y 1 -e "gpt3:c768"',
     '-e "gpt2_124M.bin" -i t.bin -j v.bin -v 0 -m -1 -s 0 -x -1 -a 1 -lg 0 -f 0 -w 0 -k constant',

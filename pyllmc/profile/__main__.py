@@ -26,7 +26,7 @@ from .session import Session, measure
 PROGRAM = "pyllmc.profile"
 DESCRIPTION = """Shows where a training step's time and memory go: a timeline of its lanes, times of ops (with
 --kernels of kernels) against what the device can do at best, and the memory plan. Random tokens, random weights
-unless -e names a checkpoint. Exit status: 0 done; 2 bad input; 130 interrupted; 141 nobody reads the output."""
+unless -e names weights. Exit status: 0 done; 2 bad input; 130 interrupted; 141 nobody reads the output."""
 
 
 def main(argv=None):
@@ -47,10 +47,10 @@ def run(args):
         folder.mkdir(parents=True, exist_ok=True)
         paths, notes = draw_all(profile, folder)
     else:
-        name, config, checkpoint = chosen_model(args)
+        name, config, weights = chosen_model(args)
         folder = Path(args.output or unused_folder(name, "profiles"))
         check_folder(folder)
-        session = session_of(args, name, config, checkpoint)
+        session = session_of(args, name, config, weights)
         rounds = session.rounds(args.kernels)
         with tqdm(total=rounds, leave=False, dynamic_ncols=True, unit="step", disable=not has_size(sys.stderr)) as bar:
             profile = measure(session, args.kernels, args.ceilings, bar.update)
@@ -66,7 +66,7 @@ def run(args):
 
 
 def chosen_model(args):
-    """(name, config, checkpoint file or None) that the arguments name."""
+    """(name, config, Weights or None) that the arguments name."""
     shape = pick(args, SHAPE)
     library, _, _ = _native.choose(args.device)
     if args.model is None and library.backend == "cpu":
@@ -86,7 +86,7 @@ def check_folder(folder):
         raise InvalidArgument(f"-o {folder}: {existing} can't be written to")
 
 
-def session_of(args, name, config, checkpoint):
+def session_of(args, name, config, weights):
     """The Session that the arguments describe, checked."""
     on_cpu = _native.choose(args.device)[0].backend == "cpu"
     warmup = (2 if on_cpu else 10) if args.warmup is None else args.warmup
@@ -100,7 +100,7 @@ def session_of(args, name, config, checkpoint):
         raise InvalidArgument(f"rows of {seq_len} (-t) don't fit the model, whose longest sequence is {config.context}")
     where = {"batch": args.batch, "seq_len": seq_len, "device": args.device, **pick(args, ENGINE_FIELDS)}
     micro_steps = Settings(total_tokens=args.total_tokens).micro_batches(args.batch, seq_len, 1)
-    return Session(name, config, checkpoint, where, micro_steps, args.steps, warmup)
+    return Session(name, config, weights, where, micro_steps, args.steps, warmup)
 
 
 if __name__ == "__main__":

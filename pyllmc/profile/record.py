@@ -77,8 +77,8 @@ class Runner:
         return slot
 
 
-def make_model(config, checkpoint, where):
-    """The model of a checkpoint file, or of a config with random weights. where: keywords of GPT2."""
-    if checkpoint is not None:
-        return GPT2.from_checkpoint(checkpoint, **where)
+def make_model(config, weights, where):
+    """The model with these Weights, or of a config with random ones. where: keywords of GPT2."""
+    if weights is not None:
+        return weights.load(**where)
     return GPT2.from_config(config, **where)

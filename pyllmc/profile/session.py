@@ -9,6 +9,7 @@ from .. import _native, memory, options, peaks
 from ..config import GPT2Config
 from ..errors import OutOfMemory, Unavailable
 from ..train import out_of_memory, planner, resolved
+from ..weights import Weights
 from . import ceilings, document, measured
 from .kernel_profile import profile_kernels
 from .op_costs import Shape, step_work
@@ -19,12 +20,12 @@ from .spans import analyse, bounds, since_first
 
 @dataclass(frozen=True)
 class Session:
-    """What to profile. name: for people. checkpoint: a file, or None for random weights. where: GPT2's keywords,
+    """What to profile. name: for people. weights: Weights, or None for random ones. where: GPT2's keywords,
     batch, seq_len and device among them. micro_steps: of an update. steps, warmup: to measure, and before."""
 
     name: str
     config: GPT2Config
-    checkpoint: str | None
+    weights: Weights | None
     where: dict
     micro_steps: int
     steps: int
@@ -34,7 +35,7 @@ class Session:
     def runner(self):
         """A Runner on a fresh model. Raises OutOfMemory with the flags that would help."""
         try:
-            model = make_model(self.config, self.checkpoint, self.where)
+            model = make_model(self.config, self.weights, self.where)
         except OutOfMemory as error:
             raise OutOfMemory(out_of_memory(error, self.where, planner(self.config, self.where))) from None
         with model:
