@@ -1,14 +1,16 @@
 // attention.cu - causal attention's front door: decides who attends, checks sizes, sizes the scratch.
 //   out[b,t,h] = sum over u <= t of softmax_u(q[b,t,h] . k[b,u,h] / sqrt(HS)) v[b,u,h]
 // A shape that attention_prepare built cuDNN plans for goes to cuDNN; every other one (fp32, odd head
-// sizes, no cuDNN, the arbitrary lengths of a prefill) goes to the own kernels. Nothing is ever built,
-// loaded or allocated by forward and backward.
+// sizes, no cuDNN, the arbitrary lengths of a prefill) goes to the own kernels. Where there is an own backward on
+// Hopper's tensor cores, it is taken before cuDNN's, unless that is asked for. Nothing is ever built, loaded or
+// allocated by forward and backward.
 #include "attention.h"
 
 #include <algorithm>
 #include <type_traits>
 
 #include "../ops.h"
+#include "attention_wgmma.h"
 #include "lane.cuh"
 
 namespace llmc {
@@ -34,6 +36,12 @@ CudnnAttention *prepared(Lane &lane, const AttentionPlan &plan, const AttentionS
     return state->cudnn.get();
 }
 
+// Whether the own backward for compute capability 9.0 takes this shape.
+template <class X>
+bool takes_wgmma(const Lane &lane, const AttentionPlan &plan, const AttentionShape &s) {
+    return !std::is_same<X, float>::value && plan.choice != LLMC_ATTENTION_CUDNN && wgmma_attention_available(lane, s.T, s.C, s.NH);
+}
+
 void enqueued(const char *what, const std::string &problem) {
     if (!problem.empty()) fail(LLMC_DEVICE, "%s: cuDNN: %s", what, problem.c_str());
 }
@@ -57,7 +65,7 @@ std::string attention_prepare(Lane &lane, const AttentionPlan &plan, int B, int 
     State &state = *static_cast<State *>(lane.attention.get());
     if (!state.cudnn) state.cudnn = CudnnAttention::open(lane.stream, why);
     if (!state.cudnn) return "attention: cuDNN is not usable (" + why + ")" + instead;
-    if (!state.cudnn->build(shape, why)) return "attention: cuDNN has no plan for this shape (" + why + ")" + instead;
+    if (!state.cudnn->build(shape, !takes_wgmma<X>(lane, plan, shape), why)) return "attention: cuDNN has no plan for this shape (" + why + ")" + instead;
     return "";
 }
 
@@ -65,7 +73,7 @@ std::string attention_prepare(Lane &lane, const AttentionPlan &plan, int B, int 
 template <class X>
 size_t attention_scratch_bytes(Lane &lane, const AttentionPlan &plan, int B, int T, int C, int NH) {
     const AttentionShape shape = checked(plan, B, T, C, NH);
-    const size_t own = size_t(B) * NH * T * sizeof(float);
+    const size_t own = takes_wgmma<X>(lane, plan, shape) ? wgmma_attention_scratch_bytes(B, T, NH) : size_t(B) * NH * T * sizeof(float);
     const CudnnAttention *cudnn = std::is_same<X, float>::value ? nullptr : prepared(lane, plan, shape);
     const size_t bytes = cudnn ? std::max(own, cudnn->workspace_bytes(shape)) : own;
     return (bytes + 255) / 256 * 256;
@@ -86,7 +94,11 @@ void attention_backward(Lane &lane, const AttentionPlan &plan, X *dqkv, void *sc
                         int T, int C, int NH) {
     const AttentionShape shape = checked(plan, B, T, C, NH);
     CudnnAttention *cudnn = std::is_same<X, float>::value ? nullptr : prepared(lane, plan, shape);
-    if (cudnn && aligned(dqkv) && aligned(dout) && aligned(qkv) && aligned(out))
+    const bool packed = aligned(dqkv) && aligned(dout) && aligned(qkv) && aligned(out);
+    if constexpr (!std::is_same<X, float>::value) {
+        if (packed && takes_wgmma<X>(lane, plan, shape)) return wgmma_attention_backward(lane, dqkv, scratch, dout, qkv, out, lse, B, T, C, NH);
+    }
+    if (cudnn && packed && cudnn->has_backward(shape))
         enqueued("attention_backward", cudnn->backward(shape, dqkv, scratch, dout, qkv, out, lse));
     else
         flash_backward<X>(lane.stream, lane.max_shared, dqkv, static_cast<float *>(scratch), dout, qkv, out, lse, B, T, C, NH);

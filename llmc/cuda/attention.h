@@ -1,6 +1,7 @@
 // attention.h (CUDA, private) - the seams between attention.cu (which decides) and the ways to attend:
 //   attention_flash.cu       own kernels for bf16, any shape, deterministic; on attention_tile.cuh
 //   attention_flash_fp32.cu  the same for float
+//   attention_wgmma.cu       backward for bf16 on compute capability 9.0, head size 64, deterministic
 //   attention_cudnn.cpp      cuDNN's fused attention, bf16, shapes prepared beforehand
 //   attention_decode.cu      one new position against kept keys and values
 // This header is plain C++: attention_cudnn.cpp is compiled by the host compiler.
@@ -40,8 +41,9 @@ class CudnnAttention {
     static std::unique_ptr<CudnnAttention> open(cudaStream_t, std::string &why);
     virtual ~CudnnAttention() = default;
     // Builds the plans of a shape, once. False, with the reason in `why`, if cuDNN has none.
-    virtual bool build(const AttentionShape &, std::string &why) = 0;
+    virtual bool build(const AttentionShape &, bool backward_too, std::string &why) = 0;
     virtual bool has(const AttentionShape &) const = 0;
+    virtual bool has_backward(const AttentionShape &) const = 0;
     virtual size_t workspace_bytes(const AttentionShape &) const = 0;  // 0 for a shape without plans
     // For shapes that were built: enqueue and nothing else. Return "" or what cuDNN said.
     virtual std::string forward(const AttentionShape &, void *out, float *lse, const void *qkv, void *workspace) = 0;

@@ -126,8 +126,8 @@ std::string one_line(std::string text) {
 }
 
 struct Plans {
-    std::shared_ptr<Graph> forward, backward;
-    size_t workspace = 0;  // the larger of the two
+    std::shared_ptr<Graph> forward, backward;  // backward may be null
+    size_t workspace = 0;                      // the larger of the two
 };
 
 class Attention final : public CudnnAttention {
@@ -138,13 +138,14 @@ class Attention final : public CudnnAttention {
         cudnnDestroy(handle_);
     }
 
-    bool build(const AttentionShape &s, std::string &why) override {
-        if (plans_.count(s)) return true;
+    bool build(const AttentionShape &s, bool backward_too, std::string &why) override {
+        if (has(s) && (has_backward(s) || !backward_too)) return true;
         try {
             Plans plans;
             plans.forward = describe_forward(s);
-            plans.backward = describe_backward(s);
+            if (backward_too) plans.backward = describe_backward(s);
             for (Graph *graph : {plans.forward.get(), plans.backward.get()}) {
+                if (!graph) continue;
                 auto status = graph->build(handle_, {fe::HeurMode_t::A});
                 if (status.is_bad()) {
                     why = std::string(graph == plans.forward.get() ? "forward: " : "backward: ") + one_line(status.get_message());
@@ -167,6 +168,7 @@ class Attention final : public CudnnAttention {
     }
 
     bool has(const AttentionShape &s) const override { return plans_.count(s) > 0; }
+    bool has_backward(const AttentionShape &s) const override { return has(s) && plans_.at(s).backward; }
 
     size_t workspace_bytes(const AttentionShape &s) const override {
         const auto found = plans_.find(s);
@@ -261,7 +263,7 @@ class Attention final : public CudnnAttention {
         if (cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed) == cudaSuccess) {
             try {
                 execute(*plans.forward, pack, memory);
-                execute(*plans.backward, pack, memory);
+                if (plans.backward) execute(*plans.backward, pack, memory);
             } catch (const std::exception &) {
             }
             cudaStreamEndCapture(stream_, &recorded);

@@ -136,6 +136,21 @@ __device__ __forceinline__ void copy_bands(void *to, const CUtensorMap &map, int
                  "l"(&map), "r"(x), "r"(y), "r"(band), "r"(shared_address(barrier))
                  : "memory");
 }
+// The same of a matrix in four dimensions.
+__device__ __forceinline__ void copy_tile(void *to, const CUtensorMap &map, int x, int y, int z, int w, uint64_t *barrier) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(
+                     shared_address(to)),
+                 "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier))
+                 : "memory");
+}
+// Plain bytes, a multiple of 16, both ends aligned to 16.
+__device__ __forceinline__ void copy_bytes(void *to, const void *from, uint32_t bytes, uint64_t *barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
+// Ordinary stores to shared memory before it are seen by copies and products after it, and not overtaken by them.
+__device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Into L2 only, a hint: a box; the 128 bytes around an address.
 __device__ __forceinline__ void prefetch_tile(const CUtensorMap &map, int x, int y) {
     asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(x), "r"(y) : "memory");
@@ -200,8 +215,38 @@ __device__ __forceinline__ void multiply_64x256x16(float (&sum)[128], uint64_t l
 __device__ __forceinline__ void sums_are_ready(float (&sum)[128]) {
     asm volatile("" : LLMC_32(sum, 0), LLMC_32(sum, 32), LLMC_32(sum, 64), LLMC_32(sum, 96)::"memory");
 }
+
+// sum (64,64) = or += left (64,16) right (16,64). left is in registers: of thread 32 w + 4 g + t rows 16 w + g (words 0, 2)
+// and 8 below (1, 3), columns 2 t, 2 t + 1 (words 0, 1) and 8 further (2, 3). So eight sums of two blocks of eight columns,
+// rounded in pairs, are a left for the next product as they lie. sum[4 j + e] as above.
+template <bool OUTER_ROWS>
+__device__ __forceinline__ void multiply_64x64x16(float (&sum)[32], const uint32_t (&left)[4], uint64_t right, bool add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, p, 1, 1, %38;\n"
+        "}"
+        : LLMC_32(sum, 0)
+        : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(int(add)), "n"(int(OUTER_ROWS)));
+}
+__device__ __forceinline__ void sums_are_ready(float (&sum)[32]) { asm volatile("" : LLMC_32(sum, 0)::"memory"); }
+// After wgmma_wait: left's registers are in use until then.
+__device__ __forceinline__ void left_is_free(uint32_t (&left)[4]) { asm volatile("" : "+r"(left[0]), "+r"(left[1]), "+r"(left[2]), "+r"(left[3])::"memory"); }
 #undef LLMC_32
 #undef LLMC_8
+
+// Four 8x8 blocks of bf16 from shared memory: addresses and places as store_blocks has them, and so, with blocks in
+// the order upper left, lower left, upper right, lower right, the left of a product.
+__device__ __forceinline__ void load_blocks(uint32_t (&blocks)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
+                 : "r"(address)
+                 : "memory");
+}
 
 // Four 8x8 blocks of bf16 to shared memory: lane 8 m + r gives the address of row r of block m; thread
 // 4 g + t holds of each block row g, columns 2 t and 2 t + 1.

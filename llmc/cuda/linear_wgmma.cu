@@ -24,6 +24,7 @@
 #include "lane.cuh"
 #include "linear_wgmma_finish.cuh"
 #include "linear_wgmma_tiles.cuh"
+#include "tensor_map.h"
 
 namespace llmc {
 namespace {
@@ -67,45 +68,14 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-
-// The driver's function, without linking to the driver; null where it is too old.
-EncodeTiled encode_tiled() {
-    static const EncodeTiled function = [] {
-        void *found = nullptr;
-        cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-        const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-#else
-        const cudaError_t status = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result);
-#endif
-        return status == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeTiled>(found) : nullptr;
-    }();
-    return function;
-}
-
 // Boxes of 64 columns (128 bytes) by box_rows of matrix (rows,columns), as Operand wants them.
 CUtensorMap boxes(const bf16 *matrix, int rows, int columns, int box_rows) {
-    CUtensorMap map;
-    const cuuint64_t sizes[] = {cuuint64_t(columns), cuuint64_t(rows)}, strides[] = {cuuint64_t(columns) * sizeof(bf16)};
-    const cuuint32_t box[] = {64, cuuint32_t(box_rows)}, steps[] = {1, 1};
-    const CUresult status = encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<bf16 *>(matrix), sizes, strides, box, steps,
-                                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (status != CUDA_SUCCESS) fail(LLMC_DEVICE, "linear: tensor map of (%d,%d): driver error %d", rows, columns, int(status));
-    return map;
+    return tensor_map<2>("linear", matrix, {columns, rows}, {columns}, {64, box_rows});
 }
 
 // Boxes of `bands` bands of 64 columns each, one band after the other, by box_rows. columns % 64 == 0.
 CUtensorMap band_boxes(const bf16 *matrix, int rows, int columns, int bands, int box_rows) {
-    CUtensorMap map;
-    const cuuint64_t sizes[] = {64, cuuint64_t(rows), cuuint64_t(columns / 64)}, strides[] = {cuuint64_t(columns) * sizeof(bf16), 64 * sizeof(bf16)};
-    const cuuint32_t box[] = {64, cuuint32_t(box_rows), cuuint32_t(bands)}, steps[] = {1, 1, 1};
-    const CUresult status = encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<bf16 *>(matrix), sizes, strides, box, steps,
-                                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (status != CUDA_SUCCESS) fail(LLMC_DEVICE, "linear: tensor map of (%d,%d): driver error %d", rows, columns, int(status));
-    return map;
+    return tensor_map<3>("linear", matrix, {64, rows, columns / 64}, {columns, 64}, {64, box_rows, bands});
 }
 
 template <bool FORWARD>

@@ -2,8 +2,8 @@
 // float64 reference at friendly and awkward shapes, repeatability, graph capture, decode, and times
 // (median of 15, ms). Under 20 s and 8 GiB. Fails (1) if any line says BAD.
 //
-//   nvcc -std=c++17 -O3 -arch=sm_90 -DLLMC_CUDA -I. -o build/attention_bench tests/bench/attention_bench.cu
-//       llmc/cuda/attention{,_flash,_flash_fp32,_decode}.cu build/cuda/cuda/attention_cudnn.o -ldl   (one line)
+//   nvcc -std=c++17 -O3 -arch=sm_90a -DLLMC_CUDA -I. -o build/attention_bench tests/bench/attention_bench.cu
+//       llmc/cuda/attention{,_flash,_flash_fp32,_wgmma,_decode}.cu build/cuda/cuda/attention_cudnn.o -ldl   (one line)
 //   build/attention_bench [times]        "times": no checks of the large shapes
 #include <algorithm>
 #include <array>
@@ -273,12 +273,15 @@ int main(int argc, char **argv) {
         printf("%s, %d multiprocessors\n", device.name, lane.sms);
 
         for (auto [B, T, NH, HS] : {std::array{2, 7, 3, 16}, {1, 1, 1, 64}, {2, 130, 3, 11}, {2, 96, 3, 32}, {3, 200, 2, 40}, {1, 257, 2, 128},
-                                    {1, 75, 2, 256}, {1, 33, 1, 203}, {2, 64, 100, 8}}) {
+                                    {1, 75, 2, 256}, {1, 33, 1, 203}, {2, 64, 100, 8},
+                                    {1, 128, 1, 64}, {2, 256, 2, 64}, {3, 384, 3, 64}, {2, 640, 90, 64}}) {
             shape<bf16>(lane, B, T, NH, HS, true, false);
             shape<float>(lane, B, T, NH, HS, true, false);
         }
+        shape<bf16>(lane, 1, 1024, 12, 64, check, true);
         shape<bf16>(lane, 4, 1024, 12, 64, check, true);
         shape<bf16>(lane, 64, 1024, 12, 64, check, true);
+        shape<bf16>(lane, 32, 1024, 16, 64, check, true);
         shape<bf16>(lane, 16, 1024, 25, 64, check, true);
         shape<bf16>(lane, 8, 1024, 8, 128, check, true);
         shape<float>(lane, 4, 1024, 12, 64, check, true);

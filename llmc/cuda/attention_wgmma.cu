@@ -1,0 +1,405 @@
+// attention_wgmma.cu - causal attention's backward for compute capability 9.0: bf16, head size 64, T % 128 == 0.
+//
+//   P = exp(Q K^T / 8 - lse)     dP = dO V^T     D_q = dO_q . O_q     dS = P (dP - D)
+//   dQ = dS K / 8                dV = P^T dO     dK = dS^T Q / 8
+//
+// That is five products of T T/2 HS multiplications a head; here are seven. Rows of queries need S, dP and dQ, rows of keys S^T,
+// dP^T, dV and dK, and each kind has a launch of its own: then one warpgroup sums all that belongs to its 64 rows
+// in registers. In return no fp32 dQ goes to memory to be added to by many blocks and rounded by a further kernel,
+// and no order of sums depends on timing. P and dS stay in registers too: rounded in pairs they lie as the left
+// operand of the next product has to. Both launches are the same kernel, for with the roles of rows and
+// columns exchanged (brackets: keys)
+//
+//   S = left1 first^T, dP = left2 second^T     left1, left2 = Q, dO [K, V]: 64 rows, kept in registers
+//   sum1 += dS first  [sum2 += P second]       first, second = K, V [Q, dO]: tiles of 64 rows, through a ring
+//
+// A block stays on its multiprocessor: one thread has tiles copied ahead, across the borders of heads, and two
+// warpgroups multiply, one of them while the other takes exponentials. 64x64 values need 1024 [768 for queries] cycles of the
+// tensor cores for both groups and about 500 for the exponentials.
+#include "attention_wgmma.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "../dtype.h"
+#include "approx.cuh"
+#include "hopper.cuh"
+#include "lane.cuh"
+#include "tensor_map.h"
+
+namespace llmc {
+namespace {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+constexpr bool FOR_SM_90A = true;
+#else
+constexpr bool FOR_SM_90A = false;  // nothing but an empty kernel, which wgmma_attention_available recognises
+#endif
+
+constexpr int HS = 64, TILE = 64, TILE_BYTES = TILE * HS * 2;
+constexpr int GROUPS = 2, BLOCK = GROUPS * TILE;  // multiplying warpgroups; rows of a thread block
+constexpr int WARPS = 4 * GROUPS, THREADS = 32 * (WARPS + 4);
+constexpr int MULTIPLY_REGISTERS = 240, OTHER_REGISTERS = 24;  // launched with 168
+constexpr int SLOTS = 6, SLOT_BYTES = 2 * TILE_BYTES, STATS_BYTES = TILE * int(sizeof(float2));
+constexpr float SCALE = 0.125f;  // 1/sqrt(HS)
+
+// left1, left2 and for D also O of both groups, two of them: one in use, one ahead
+template <bool KEYS>
+constexpr int OPERAND_BYTES = (KEYS ? 2 : 3) * GROUPS * TILE_BYTES;
+template <bool KEYS>
+constexpr int SHARED_BYTES = 1024 + SLOTS * SLOT_BYTES + 2 * OPERAND_BYTES<KEYS> + SLOTS * STATS_BYTES;
+
+enum Wait { TILE_FILLED, TILE_EMPTIED, ROWS_FILLED, ROWS_EMPTIED };  // to tell them apart when watched
+
+struct Task {
+    bf16 *dqkv;        // (B,T,3,NH,HS)
+    const float *lse;  // (B,NH,T)
+    float2 *stats;     // (B,NH,T): lse * log2(e) and D, from the launch for queries to the one for keys
+    int T, NH, heads;  // heads: B * NH
+    bool paired;
+    __host__ __device__ int blocks() const { return T / BLOCK; }
+    __host__ __device__ int pairs() const { return (blocks() + 1) / 2; }
+    __host__ __device__ int items() const { return heads * (paired ? pairs() : blocks()); }
+};
+
+// The blocks of rows that a thread block works on, one after the other. The first rows of queries see few keys and the
+// last ones many, so one from either end makes a pair, and all pairs are equally long. Where there are too few of
+// them for that to come out even, blocks go by length, the longest first.
+template <bool KEYS>
+struct Walk {
+    const Task &task;
+    int item;
+    bool second = false;
+    __device__ explicit Walk(const Task &task) : task(task), item(blockIdx.x) {}
+    __device__ bool more() const { return item < task.items(); }
+    __device__ int head() const { return task.paired ? item / task.pairs() : item % task.heads; }
+    __device__ int block() const {
+        const int rank = task.paired ? item % task.pairs() : item / task.heads;
+        return second || (!task.paired && !KEYS) ? task.blocks() - 1 - rank : rank;
+    }
+    __device__ void advance() {
+        second = task.paired && !second && 2 * (item % task.pairs()) != task.blocks() - 1;
+        if (!second) item += gridDim.x;
+    }
+    // The tiles it looks at, from the last of its own on: queries at earlier keys, keys at later queries.
+    __device__ int tiles() const { return KEYS ? GROUPS * (task.blocks() - block()) : GROUPS * (block() + 1); }
+    __device__ int tile(int i) const { return KEYS ? GROUPS * block() + i : GROUPS * block() + GROUPS - 1 - i; }
+};
+
+template <int SIZE>
+struct Turn {
+    int slot = 0;
+    uint32_t parity = 0;
+    __device__ void advance() {
+        if (++slot == SIZE) slot = 0, parity ^= 1;
+    }
+};
+
+struct Control {  // static shared memory
+    uint64_t tile_filled[SLOTS], tile_emptied[SLOTS];
+    uint64_t rows_filled[2], rows_emptied[2];
+};
+
+struct Memory {  // dynamic shared memory
+    unsigned char *ring, *rows, *stats;
+    template <bool KEYS>
+    __device__ static Memory of(unsigned char *start) {
+        unsigned char *const ring = start + (1024 - shared_address(start) % 1024) % 1024, *const rows = ring + SLOTS * SLOT_BYTES;
+        return {ring, rows, rows + 2 * OPERAND_BYTES<KEYS>};
+    }
+};
+
+struct Maps {
+    CUtensorMap qkv, out, dout;  // boxes of one head's 64 columns by 64 rows
+};
+
+// One thread.
+template <bool KEYS>
+__device__ __forceinline__ void load(const Maps &maps, const Task &task, Control &shared, const Memory &memory) {
+    Turn<SLOTS> tile_turn;
+    Turn<2> rows_turn;
+    for (Walk<KEYS> walk(task); walk.more(); walk.advance(), rows_turn.advance()) {
+        const int b = walk.head() / task.NH, h = walk.head() % task.NH, NH = task.NH;
+        uint64_t *const rows_filled = &shared.rows_filled[rows_turn.slot];
+        unsigned char *const rows = memory.rows + rows_turn.slot * OPERAND_BYTES<KEYS>;
+        barrier_wait(&shared.rows_emptied[rows_turn.slot], rows_turn.parity ^ 1, ROWS_EMPTIED, rows_turn.slot);
+        barrier_arrive_expecting(rows_filled, OPERAND_BYTES<KEYS>);
+        for (int group = 0; group < GROUPS; group++) {
+            const int row = walk.block() * BLOCK + group * TILE;
+            unsigned char *const to = rows + group * TILE_BYTES;
+            copy_tile(to, maps.qkv, 0, KEYS ? NH + h : h, row, b, rows_filled);
+            if constexpr (KEYS) {
+                copy_tile(to + GROUPS * TILE_BYTES, maps.qkv, 0, 2 * NH + h, row, b, rows_filled);
+            } else {
+                copy_tile(to + GROUPS * TILE_BYTES, maps.dout, 0, h, row, b, rows_filled);
+                copy_tile(to + 2 * GROUPS * TILE_BYTES, maps.out, 0, h, row, b, rows_filled);
+            }
+        }
+        const int tiles = walk.tiles();
+        for (int i = 0; i < tiles; i++, tile_turn.advance()) {
+            const int row = walk.tile(i) * TILE;
+            uint64_t *const filled = &shared.tile_filled[tile_turn.slot];
+            unsigned char *const first = memory.ring + tile_turn.slot * SLOT_BYTES, *const second = first + TILE_BYTES;
+            barrier_wait(&shared.tile_emptied[tile_turn.slot], tile_turn.parity ^ 1, TILE_EMPTIED, tile_turn.slot);
+            barrier_arrive_expecting(filled, SLOT_BYTES + (KEYS ? STATS_BYTES : 0));
+            if constexpr (KEYS) {
+                copy_tile(first, maps.qkv, 0, h, row, b, filled);
+                copy_tile(second, maps.dout, 0, h, row, b, filled);
+                copy_bytes(memory.stats + tile_turn.slot * STATS_BYTES, task.stats + int64_t(walk.head()) * task.T + row, STATS_BYTES, filled);
+            } else {
+                copy_tile(first, maps.qkv, 0, NH + h, row, b, filled);
+                copy_tile(second, maps.qkv, 0, 2 * NH + h, row, b, filled);
+            }
+        }
+    }
+}
+
+__device__ __forceinline__ uint32_t two_bf16(float first, float second) {  // a word as it lies in memory
+    const __nv_bfloat162 two = __floats2bfloat162_rn(first, second);
+    return *reinterpret_cast<const uint32_t *>(&two);
+}
+__device__ __forceinline__ float dot_two(uint32_t a, uint32_t b) {
+    const float2 x = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&a)), y = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&b));
+    return fmaf(x.x, y.x, x.y * y.y);
+}
+
+// A word for each pair of sums, as products take them on their left.
+__device__ __forceinline__ void round_pairs(uint32_t (&left)[4][4], const float (&sum)[32]) {
+#pragma unroll
+    for (int i = 0; i < 16; i++) left[i / 4][i % 4] = two_bf16(sum[2 * i], sum[2 * i + 1]);
+}
+
+// A warp's 16 rows of sums to rows of memory `stride` values apart, by way of 2 KiB of shared memory.
+__device__ __forceinline__ void write_rows(bf16 *to, int64_t stride, uint32_t by_way_of, const float (&sum)[32], float factor) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t corner = by_way_of + lane / 8 % 2 * 1024 + lane % 8 * 128;
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+        uint32_t word[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) word[i] = two_bf16(sum[4 * j + 2 * i] * factor, sum[4 * j + 2 * i + 1] * factor);
+        store_blocks(corner + (((j + lane / 16) ^ lane % 8) << 4), word[0], word[1], word[2], word[3]);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int row = lane / 8; row < 16; row += 4) {
+        uint4 piece;
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
+                     : "r"(by_way_of + row * 128 + ((lane % 8 ^ row % 8) << 4)));
+        *reinterpret_cast<uint4 *>(to + row * stride + lane % 8 * 8) = piece;
+    }
+    __syncwarp();
+}
+
+// warp 0 .. WARPS-1 is the same for the whole warp.
+template <bool KEYS>
+__device__ __forceinline__ void multiply(const Task &task, Control &shared, const Memory &memory, int warp) {
+    const int lane = threadIdx.x % 32, group = warp / 4, g = lane / 4, t = lane % 4;
+    const int own_row = warp % 4 * 16 + g;  // of the group's 64, and 8 below
+    const Operand first(shared_address(memory.ring), 16, 1024), second(shared_address(memory.ring) + TILE_BYTES, 16, 1024);
+    Turn<SLOTS> turn;
+    Turn<2> rows_turn;
+    const auto wait_tile = [&] { barrier_wait(&shared.tile_filled[turn.slot], turn.parity, TILE_FILLED, turn.slot); };
+    const auto free_tile = [&](int slot) {
+        if (lane == 0) barrier_arrive(&shared.tile_emptied[slot]);
+    };
+
+    for (Walk<KEYS> walk(task); walk.more(); walk.advance(), rows_turn.advance()) {
+        const int own = GROUPS * walk.block() + group;  // the tile of this group's rows
+        const uint32_t rows = shared_address(memory.rows + rows_turn.slot * OPERAND_BYTES<KEYS>) + group * TILE_BYTES + warp % 4 * 2048;
+        uint32_t left1[4][4], left2[4][4];
+        [[maybe_unused]] float lse2[2], D[2] = {};
+        barrier_wait(&shared.rows_filled[rows_turn.slot], rows_turn.parity, ROWS_FILLED, rows_turn.slot);
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            const uint32_t corner = rows + lane / 8 % 2 * 1024 + lane % 8 * 128 + (((2 * c + lane / 16) ^ lane % 8) << 4);
+            load_blocks(left1[c], corner);
+            load_blocks(left2[c], corner + GROUPS * TILE_BYTES);
+            if constexpr (!KEYS) {
+                uint32_t out[4];
+                load_blocks(out, corner + 2 * GROUPS * TILE_BYTES);
+#pragma unroll
+                for (int i = 0; i < 4; i++) D[i % 2] += dot_two(left2[c][i], out[i]);
+            }
+        }
+        if constexpr (!KEYS) {
+            const int64_t at = int64_t(walk.head()) * task.T + own * TILE + own_row;
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                D[half] += __shfl_xor_sync(0xffffffffu, D[half], 1);
+                D[half] += __shfl_xor_sync(0xffffffffu, D[half], 2);
+                lse2[half] = task.lse[at + 8 * half] * LOG2_E;
+                if (t == 0) task.stats[at + 8 * half] = {lse2[half], D[half]};
+            }
+        }
+
+        float S[32], dP[32], sum1[32];
+        [[maybe_unused]] float sum2[KEYS ? 32 : 1];
+        uint32_t left_dS[4][4];
+        [[maybe_unused]] uint32_t left_P[KEYS ? 4 : 1][4];
+        const auto start_scores = [&] {
+            const int at = turn.slot * SLOT_BYTES;
+            wgmma_fence();
+#pragma unroll
+            for (int c = 0; c < 4; c++) multiply_64x64x16<false>(S, left1[c], first.at(at + 32 * c), c > 0);
+#pragma unroll
+            for (int c = 0; c < 4; c++) multiply_64x64x16<false>(dP, left2[c], second.at(at + 32 * c), c > 0);
+            wgmma_commit();
+        };
+        const auto start_sums = [&](int slot, bool add) {
+            const int at = slot * SLOT_BYTES;
+            wgmma_fence();
+            if constexpr (KEYS) {
+#pragma unroll
+                for (int c = 0; c < 4; c++) multiply_64x64x16<true>(sum2, left_P[c], second.at(at + 2048 * c), add || c > 0);
+            }
+#pragma unroll
+            for (int c = 0; c < 4; c++) multiply_64x64x16<true>(sum1, left_dS[c], first.at(at + 2048 * c), add || c > 0);
+            wgmma_commit();
+        };
+        // S becomes P, dP becomes dS
+        const auto take_exponentials = [&] {
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                [[maybe_unused]] float4 stats;  // of this thread's two columns
+                if constexpr (KEYS) stats = *reinterpret_cast<const float4 *>(memory.stats + turn.slot * STATS_BYTES + (8 * j + 2 * t) * sizeof(float2));
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const float lse_here = KEYS ? (e % 2 ? stats.z : stats.x) : lse2[e / 2], D_here = KEYS ? (e % 2 ? stats.w : stats.y) : D[e / 2];
+                    float &s = S[4 * j + e], &d = dP[4 * j + e];
+                    s = exp2_approx(fmaf(s, SCALE * LOG2_E, -lse_here));
+                    d = s * (d - D_here);
+                }
+            }
+        };
+        const auto round = [&] {
+            round_pairs(left_dS, dP);
+            if constexpr (KEYS) round_pairs(left_P, S);
+        };
+        const auto sums_are_done = [&] {
+            wgmma_wait<0>();
+            sums_are_ready(sum1);
+            if constexpr (KEYS) sums_are_ready(sum2);
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                left_is_free(left_dS[c]);
+                if constexpr (KEYS) left_is_free(left_P[c]);
+            }
+        };
+
+        // The block's first tile is one group's own; the other group's queries come before all its keys.
+        const bool skips = group == (KEYS ? 1 : 0);
+        if (skips) {
+            wait_tile();
+            free_tile(turn.slot);
+            turn.advance();
+        }
+        wait_tile();
+        start_scores();
+        wgmma_wait<0>();
+        sums_are_ready(S);
+        sums_are_ready(dP);
+#pragma unroll
+        for (int e = 0; e < 32; e++) {  // its own: a query doesn't see later keys
+            const int row = own_row + e % 4 / 2 * 8, column = e / 4 * 8 + 2 * t + e % 2;
+            if (KEYS ? column < row : column > row) S[e] = -INFINITY;
+        }
+        take_exponentials();
+        round();
+        bool add = false;
+        for (int left = walk.tiles() - skips - 1; left > 0; left--, add = true) {
+            const int slot = turn.slot;
+            turn.advance();
+            wait_tile();
+            start_scores();
+            start_sums(slot, add);
+            wgmma_wait<1>();
+            sums_are_ready(S);
+            sums_are_ready(dP);
+            take_exponentials();
+            sums_are_done();
+            free_tile(slot);
+            round();
+        }
+        start_sums(turn.slot, add);
+        sums_are_done();
+        free_tile(turn.slot);
+        turn.advance();
+
+        const int64_t C = int64_t(task.NH) * HS, b = walk.head() / task.NH, h = walk.head() % task.NH;
+        bf16 *const to = task.dqkv + (b * task.T + own * TILE + warp % 4 * 16) * 3 * C + h * HS;
+        write_rows(to + (KEYS ? C : 0), 3 * C, rows, sum1, SCALE);
+        if constexpr (KEYS) write_rows(to + 2 * C, 3 * C, rows + GROUPS * TILE_BYTES, sum2, 1.0f);
+        async_fence();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&shared.rows_emptied[rows_turn.slot]);
+    }
+}
+
+template <bool KEYS>
+__global__ void __launch_bounds__(THREADS, 1) differentiate_attention(const __grid_constant__ Maps maps, const Task task) {
+    if constexpr (FOR_SM_90A) {
+        extern __shared__ unsigned char dynamic[];
+        __shared__ Control shared;
+        const Memory memory = Memory::of<KEYS>(dynamic);
+        const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+        [[maybe_unused]] const BlockWatch watch;
+        if (threadIdx.x == 0) {
+            for (int i = 0; i < SLOTS; i++) barrier_init(&shared.tile_filled[i], 1), barrier_init(&shared.tile_emptied[i], WARPS);
+            for (int i = 0; i < 2; i++) barrier_init(&shared.rows_filled[i], 1), barrier_init(&shared.rows_emptied[i], WARPS);
+            barrier_init_fence();
+        }
+        __syncthreads();
+        if (warp < WARPS) {
+            take_registers<MULTIPLY_REGISTERS>();
+            multiply<KEYS>(task, shared, memory, warp);
+        } else {
+            keep_registers<OTHER_REGISTERS>();
+            if (warp == WARPS && elected()) load<KEYS>(maps, task, shared, memory);
+        }
+    }
+}
+
+template <bool KEYS>
+void launch(Lane &lane, const Maps &maps, const Task &task) {
+    const auto kernel = differentiate_attention<KEYS>;
+    static std::atomic<uint64_t> allowed{0};  // a bit a device
+    const uint64_t device = uint64_t(1) << (lane.device % 64);
+    if (!(allowed.load() & device)) {
+        cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES<KEYS>), "attention_backward: shared memory");
+        allowed.fetch_or(device);
+    }
+    kernel<<<std::min(lane.sms, task.items()), THREADS, SHARED_BYTES<KEYS>, lane.stream>>>(maps, task);
+    launch_check("differentiate_attention");
+}
+
+}  // namespace
+
+bool wgmma_attention_available(const Lane &lane, int T, int C, int NH) {
+    if (lane.capability != 90 || C != NH * HS || T % BLOCK != 0) return false;
+    static const bool compiled = [] {  // an empty kernel has no static shared memory
+        cudaFuncAttributes facts = {};
+        const cudaError_t status = cudaFuncGetAttributes(&facts, differentiate_attention<true>);
+        if (status != cudaSuccess) cudaGetLastError();
+        return status == cudaSuccess && facts.sharedSizeBytes > 0 && encode_tiled();
+    }();
+    return compiled;
+}
+
+size_t wgmma_attention_scratch_bytes(int B, int T, int NH) { return size_t(B) * NH * T * sizeof(float2); }
+
+void wgmma_attention_backward(Lane &lane, bf16 *dqkv, void *scratch, const bf16 *dout, const bf16 *qkv, const bf16 *out, const float *lse, int B, int T,
+                              int C, int NH) {
+    const auto map = [&](const bf16 *tensor, int parts) {
+        const int64_t row = int64_t(parts) * C;
+        return tensor_map<4>("attention_backward", tensor, {HS, int64_t(parts) * NH, T, B}, {HS, row, T * row}, {HS, 1, TILE, 1});
+    };
+    const Maps maps = {map(qkv, 3), map(out, 1), map(dout, 1)};
+    Task task = {dqkv, lse, static_cast<float2 *>(scratch), T, NH, B * NH, true};
+    task.paired = task.items() >= 4 * lane.sms;
+    launch<false>(lane, maps, task);
+    launch<true>(lane, maps, task);
+}
+
+}  // namespace llmc
