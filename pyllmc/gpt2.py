@@ -14,6 +14,7 @@ from .errors import InvalidArgument, nearest
 from .inspection import Inspected, c_config, c_options
 from .results import StepHandle
 from .rng import initial_params
+from .snapshot import Snapshot
 from .tensors import Tensors
 
 
@@ -119,6 +120,15 @@ class GPT2(Inspected):
         model's own precision. The file appears complete or not at all."""
         dtype = dtype or options.word_of("precision", self.options.precision)
         write_checkpoint(path, self.config, self.params, dtype)
+
+    def snapshot(self):
+        """A Snapshot of all that a checkpoint holds, as the updates enqueued so far leave it, for a `with` block.
+
+        Another thread may read it while this one trains. Its memory, as much again as parameters, moments and
+        master weights take, is made by the first call and kept. Raises OutOfMemory where it doesn't fit, StateError
+        while another snapshot is in use.
+        """
+        return Snapshot(self)
 
     def save_pretrained(self, folder, dtype=None, *, tokenizer=None, force=False):
         """Write a folder that transformers' GPT2LMHeadModel.from_pretrained reads. dtype: as save's.
