@@ -71,6 +71,14 @@ def _remove_files(folder, step):
         path.unlink(missing_ok=True)
 
 
+def sweep(folder, step=None):
+    """Delete the hidden temporary files that killed saves left behind, of one step or of all."""
+    which = "*" if step is None else f"{step:08d}*"
+    for kind in ("model", "state", "extra", "DONE"):
+        for path in Path(folder).glob(f".{kind}_{which}.tmp"):
+            path.unlink(missing_ok=True)
+
+
 class Latest(NamedTuple):
     """step: the newest complete checkpoint, or None. skipped: [(marker name, reason)], newest first."""
 
@@ -162,7 +170,7 @@ class JsonLog:
     """
 
     def __init__(self, path, resume_step=None):
-        self._file = _open_cut(Path(path), resume_step, _step_of_json)
+        self._file = _open_cut(Path(path), resume_step, _update_of_json)
 
     def write(self, step, **values):
         record = {"step": step}
@@ -224,6 +232,12 @@ def _step_of_json(line):
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return step if type(step) is int else None
+
+
+def _update_of_json(line):
+    """The update that a line is about: the last one before it, for a checkpoint."""
+    step = _step_of_json(line)
+    return step - 1 if step is not None and json.loads(line).get("kind") == "checkpoint" else step
 
 
 def _plain(value):

@@ -158,9 +158,10 @@ def test_odd_warmups(shards, schedule, warmup, steps):
 def test_what_comes_when(shards, tmp_path):
     settings = {"steps": 4, "val_every": 2, "sample_every": 4, "checkpoint_every": 2, "run_dir": tmp_path / "r"}
     result, recorder, _ = run(shards, **settings)
-    assert recorder.events == [
-        ("val", 0), ("step", 0), ("step", 1), ("saved", 2), ("val", 2), ("step", 2), ("step", 3), ("saved", 4),
-        ("val", 4), ("sample", 4),
+    events = [event for event in recorder.events if event != ("saved", 2)]  # which is written beside the steps
+    assert len(events) == len(recorder.events) - 1
+    assert events == [
+        ("val", 0), ("step", 0), ("step", 1), ("val", 2), ("step", 2), ("step", 3), ("saved", 4), ("val", 4), ("sample", 4),
     ]  # fmt: skip
     assert sorted(os.listdir(tmp_path / "r")) == [
         "DONE_00000002", "DONE_00000004", "extra_00000002.json", "extra_00000004.json", "log.jsonl", "main.log",
@@ -518,7 +519,7 @@ def test_kill_while_saving(tmp_path):
 
 @pytest.mark.parametrize("name", ["state_00000010_00000.bin", "model_00000010.bin", "extra_00000010.json", "DONE_00000010"])
 def test_interrupt_while_saving(shards, tmp_path, monkeypatch, name):
-    """CLI-10: Ctrl-C just before one of the files of a checkpoint appears: the one before is complete."""
+    """CLI-10: Ctrl-C just before one of the last checkpoint's files appears: it leaves none, the one before is complete."""
     real = os.replace
 
     def interrupted(source, target):
@@ -528,9 +529,9 @@ def test_interrupt_while_saving(shards, tmp_path, monkeypatch, name):
 
     monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run(shards, run_dir=tmp_path, checkpoint_every=5, steps=11)
+        run(shards, run_dir=tmp_path, checkpoint_every=5, steps=10)
     assert find_latest_complete(tmp_path).step == 5
-    assert not [file for file in os.listdir(tmp_path) if file.endswith(".tmp") or file == name]
+    assert not [file for file in os.listdir(tmp_path) if file.endswith(".tmp") or "00000010" in file]
     monkeypatch.undo()
     assert run(shards, make("zeros"), run_dir=tmp_path, resume=True, steps=11)[0].first_step == 5
 
