@@ -10,6 +10,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from . import options, rundir
 from .atomic import atomic_write
 from .checkpoint import iter_checkpoint, peek_checkpoint, write_checkpoint
@@ -18,6 +20,7 @@ from .lazy import Watched
 from .optimizer_state import LoaderState, OptimizerState, read_state, split_by_tensor, write_state
 
 WEIGHTS_ONLY = "--resume-weights-only (resume_weights_only=True) takes the weights and starts a fresh optimizer"
+EMPTY_GUARD = {"loss": [], "norm": [], "loss_seen": 0, "norm_seen": 0}
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ def restore(folder, model, weights_only=False):
     for name, array in iter_checkpoint(path):
         model.params[name] = array
     if weights_only:
-        model.updates = 0
+        _forget(model)
         notes.append(f"weights only from {path}: fresh optimizer, data from its beginning")
         return Resumed(step, None, tuple(notes))
     state = read_state(path.parent / rundir.state_name(step, rank), config)
@@ -136,7 +139,18 @@ def restore(folder, model, weights_only=False):
     model.rng, model.updates = state.rounding, step
     if extra.exists():
         _restore_extra(model, extra)
+    else:
+        model.guard = EMPTY_GUARD
+        notes.append(f"{extra.name} isn't there, as in a folder of llm.c's: the outlier windows start empty")
     return Resumed(step, state.loader, tuple(notes))
+
+
+def _forget(model):
+    """Leave the model no more than its weights."""
+    for kind in (model.m, model.v):
+        for name, shape in model.config.shapes().items():
+            kind[name] = np.zeros(shape, np.float32)
+    model.updates, model.guard = 0, EMPTY_GUARD
 
 
 def _restore_optimizer(model, state, notes):
