@@ -27,9 +27,10 @@ class GPT2(Inspected):
     llmc_options is a keyword (llmc.h describes them; precision, attention and prefetch take words, such as
     precision="bf16"); what isn't given has C's default. A misspelt keyword is a TypeError.
 
-    One thread drives a model; acquire_slot and Slot's methods may be used by a second one beside it. Ctrl-C is
-    heard while it waits; the CPU engine computes in the call itself, so there it is heard when that returns.
-    Use it in a `with` block, or call close(), or leave it to the garbage collector or the interpreter's exit.
+    One thread drives a model; acquire_slot and Slot's methods may be used by a second one beside it, and a Snapshot
+    be read by a third. Ctrl-C is heard while it waits; the CPU engine computes in the call itself, so there it is
+    heard when that returns. Use it in a `with` block, or call close(), or leave it to the garbage collector or the
+    interpreter's exit.
     """
 
     def __init__(self, config, *, batch, seq_len, device="auto", library=None, **engine_options):
