@@ -58,12 +58,15 @@ class CheckpointWriter:
         self._job.held_s = time.perf_counter() - began
 
     def save_now(self, step, loader_state):
-        """Write the checkpoint of `step` and wait for it. Raises OSError where it can't be written."""
-        self._wait()
-        began = time.perf_counter()
-        path = run_state.save(self._folder, step, self._model, loader_state)
-        seconds = time.perf_counter() - began
-        self._complete.append(Saved(step, path, seconds * 1e3, seconds))
+        """Write the checkpoint of `step` and wait for it, whatever became of the one before. Raises OSError where it
+        can't be written."""
+        try:
+            self._wait()
+        finally:
+            began = time.perf_counter()
+            path = run_state.save(self._folder, step, self._model, loader_state)
+            seconds = time.perf_counter() - began
+            self._complete.append(Saved(step, path, seconds * 1e3, seconds))
 
     def complete(self):
         """The checkpoints that have become complete since the last call, as Saved."""
@@ -93,7 +96,7 @@ class CheckpointWriter:
         finally:  # a second interruption ends the wait
             if not job.ended:
                 job.abandon()
-        if job.ended and not isinstance(job.error, run_state.Abandoned):
+        if job.ended and not job.abandoned:
             self._judge(job, because is None)
 
     def _snapshot(self):
@@ -117,7 +120,7 @@ class CheckpointWriter:
         if job.error is None:
             self._complete.append(Saved(job.step, job.path, job.held_s * 1e3, job.write_s))
         elif isinstance(job.error, (OSError, MemoryError)) or not may_raise:
-            self._notes.append(f"no checkpoint of step {job.step}, training goes on: {job.error}")
+            self._notes.append(f"the checkpoint of step {job.step} could not be written: {job.error}")
         else:
             raise job.error
 
@@ -131,7 +134,7 @@ class _Job:
         self.held_s = self.write_s = 0.0
         # a daemon: the interpreter's exit doesn't wait for a disk that hangs
         self._thread = threading.Thread(target=self._work, name="checkpoint", daemon=True)
-        self._over, self._abandoned = threading.Event(), False
+        self._over, self.abandoned = threading.Event(), False
         self._declaring = threading.Lock()
 
     def start(self):
@@ -165,7 +168,7 @@ class _Job:
         """Keep it from becoming complete and take its files away, unless it is being declared at this moment."""
         if not self._declaring.acquire(timeout=LOCK_S):
             return
-        self._abandoned = True
+        self.abandoned = True
         self._declaring.release()
         self.join(END_S)
         with contextlib.suppress(OSError):
@@ -179,7 +182,7 @@ class _Job:
             self._over.set()
 
     def _tick(self, _):
-        if self._abandoned:
+        if self.abandoned:
             raise run_state.Abandoned(f"the checkpoint of step {self.step} was abandoned")
 
     def _declare(self, folder, step):
