@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .atomic import atomic_write, sync_folder
 from .checkpoint import peek_checkpoint
-from .errors import FormatError
+from .errors import FormatError, InvalidArgument
 from .optimizer_state import peek_state
 
 MAIN_LOG, JSON_LOG = "main.log", "log.jsonl"
@@ -77,6 +77,17 @@ def sweep(folder, step=None):
     for kind in ("model", "state", "extra", "DONE"):
         for path in Path(folder).glob(f".{kind}_{which}.tmp"):
             path.unlink(missing_ok=True)
+
+
+def check_unused(folder):
+    """Raise InvalidArgument when `folder` already holds a run, which a new one would damage."""
+    folder = Path(folder)
+    for pattern in (MAIN_LOG, JSON_LOG, RUN_OPTIONS, "model_*.bin", "state_*.bin", "DONE_*"):
+        found = next(folder.glob(pattern), None)
+        if found:
+            raise InvalidArgument(
+                f"{folder} already holds a run ({found.name}): resume it (-y 1), or name another folder (-o)"
+            )
 
 
 class Latest(NamedTuple):

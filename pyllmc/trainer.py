@@ -16,7 +16,7 @@ from .evaluation import Questions, accuracy
 from .feed import Feed
 from .monitor import GpuMonitor, GpuReading
 from .pruning import prune
-from .rundir import JSON_LOG, MAIN_LOG, RUN_OPTIONS, JsonLog, MainLog
+from .rundir import JSON_LOG, MAIN_LOG, JsonLog, MainLog, check_unused
 from .schedule import Schedule
 from .settings import Settings
 
@@ -395,14 +395,3 @@ class Trainer:
             if not self.callbacks:
                 log.warning("%s", text)
             self._tell("on_note", text)
-
-
-def check_unused(folder):
-    """Raise InvalidArgument when `folder` already holds a run, which a new one would damage."""
-    folder = Path(folder)
-    for pattern in (MAIN_LOG, JSON_LOG, RUN_OPTIONS, "model_*.bin", "state_*.bin", "DONE_*"):
-        found = next(folder.glob(pattern), None)
-        if found:
-            raise InvalidArgument(
-                f"{folder} already holds a run ({found.name}): resume it (-y 1), or name another folder (-o)"
-            )
