@@ -345,6 +345,28 @@ llmc_status llmc_guard_set(llmc_model *model, const llmc_guard *guard) {
     });
 }
 
+llmc_status llmc_snapshot_take(llmc_model *model) {
+    return with_model("llmc_snapshot_take", model, [](Model &m) { m.take_snapshot(); });
+}
+
+llmc_status llmc_snapshot_read(llmc_model *model, int32_t kind, int32_t index, int32_t dtype, void *buffer, int64_t bytes) {
+    return with_model("llmc_snapshot_read", model, [&](Model &m) {
+        require(buffer, "buffer");
+        m.read_snapshot(kind, index, dtype, buffer, bytes);
+    });
+}
+
+llmc_status llmc_snapshot_guard(llmc_model *model, llmc_guard *guard) {
+    return with_model("llmc_snapshot_guard", model, [&](Model &m) {
+        require(guard, "guard");
+        m.read_snapshot_guard(guard);
+    });
+}
+
+llmc_status llmc_snapshot_release(llmc_model *model) {
+    return with_model("llmc_snapshot_release", model, [](Model &m) { m.snapshot.release(); });
+}
+
 llmc_status llmc_prefill(llmc_model *model, const int32_t *tokens, int32_t rows, int32_t n, float *logits) {
     return with_model("llmc_prefill", model, [&](Model &m) {
         require(tokens, "tokens");

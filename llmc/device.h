@@ -32,6 +32,7 @@ void device_memory(int64_t *free_bytes, int64_t *total_bytes);
 // Enqueued on the lane; `host` must be pinned and stay untouched until an event says the copy is done.
 void copy_to_device(Lane &lane, void *device, const void *host, size_t bytes);
 void copy_to_host(Lane &lane, void *host, const void *device, size_t bytes);
+void copy_on_device(Lane &lane, void *to, const void *from, size_t bytes);
 void fill_zero(Lane &lane, void *device, size_t bytes);
 // Any host memory; returns when the copy is done.
 void copy_to_device_now(Lane &lane, void *device, const void *host, size_t bytes);

@@ -12,7 +12,9 @@
 
 namespace llmc {
 
-enum LaneId { INPUTS, TARGETS, COMPUTE, LOSS, NUM_LANES };
+// SAVE downloads snapshots for a saving thread; options.streams = 1 leaves it a stream of its own, for a thread that
+// waits there must not wait for steps.
+enum LaneId { INPUTS, TARGETS, COMPUTE, LOSS, SAVE, NUM_LANES };
 
 // What an op needs to run: stream, BLAS handle and workspace of its own, device facts. Backend-defined.
 // Each lane owns its handle and workspace, so two lanes never share scratch behind our back.
@@ -22,7 +24,7 @@ struct Lane;
 // it before its own first access. Names are past-tense facts. "per" says which index picks the event.
 enum Edge {
     INPUTS_READY, TARGETS_READY, INPUTS_FREE, TARGETS_FREE,
-    TOKEN_LOSSES_READY, MEAN_LOSS_READY, RESULT_READY, RESULT_ON_HOST,
+    TOKEN_LOSSES_READY, MEAN_LOSS_READY, RESULT_READY, RESULT_ON_HOST, SNAPSHOT_TAKEN,
     NUM_EDGES
 };
 enum class Per { SLOT, RESULT, MODEL };
@@ -47,6 +49,8 @@ constexpr EdgeInfo EDGES[NUM_EDGES] = {
     {"result_ready", COMPUTE, LOSS, Per::RESULT, "result record", "the gate writes, the download reads"},
     {"result_on_host", LOSS, COMPUTE, Per::RESULT, "result record",
      "the download was the last read; the host waits for it in llmc_result, the gate before it writes the record again"},
+    {"snapshot_taken", COMPUTE, SAVE, Per::MODEL, "snapshot",
+     "the copy aside writes, the download reads; the host lets the next copy begin when the download is done"},
 };
 
 // Names one captured body: what it does and every value that is baked into it.

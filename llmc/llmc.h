@@ -18,7 +18,8 @@
  *   - [async] verbs enqueue work and return; on the CPU backend they simply complete at once.
  *     [sync] verbs return when their effect is visible to the host.
  *   - A model may be driven by one thread at a time, except llmc_slot_* which may run in a loader
- *     thread beside it. Models are independent of each other.
+ *     thread beside it, and llmc_snapshot_read, _guard and _release, which may run in a saving thread.
+ *     Models are independent of each other.
  *   - After LLMC_DEVICE the model is poisoned: every verb but llmc_model_free repeats the first
  *     message. llmc_model_free(NULL) does nothing.
  */
@@ -34,7 +35,7 @@ extern "C" {
 
 /* ---- begin ABI: pyllmc parses the text between these two marks ---- */
 
-enum { LLMC_ABI_VERSION = 2 };
+enum { LLMC_ABI_VERSION = 3 };
 
 typedef enum {
     LLMC_OK = 0,
@@ -251,6 +252,19 @@ llmc_status llmc_rng_get(llmc_model *model, uint64_t *now, uint64_t *before);
 llmc_status llmc_rng_set(llmc_model *model, uint64_t now);
 llmc_status llmc_guard_get(llmc_model *model, llmc_guard *guard); /* [sync] */
 llmc_status llmc_guard_set(llmc_model *model, const llmc_guard *guard);
+
+/* -- a snapshot: the training state of one moment, to be saved while training goes on -------------- */
+
+/* [async] Copies parameters, moments, master weights and guard aside on the device, as the updates enqueued
+ * so far leave them. The copy's memory is made by the first call and kept until llmc_model_free; it is in no
+ * llmc_memory. LLMC_NO_MEMORY, with nothing changed, where less than 512 MiB (or the copy's own size, if that
+ * is less) would stay free beside it. LLMC_STATE while an earlier snapshot isn't released. */
+llmc_status llmc_snapshot_take(llmc_model *model);
+/* [sync] llmc_tensor_read of the snapshot; it keeps no gradients. LLMC_STATE when there is none. */
+llmc_status llmc_snapshot_read(llmc_model *model, int32_t kind, int32_t index, int32_t dtype, void *buffer, int64_t bytes);
+llmc_status llmc_snapshot_guard(llmc_model *model, llmc_guard *guard); /* [sync] */
+/* The snapshot was read: the next one may take its place. Without one nothing happens. */
+llmc_status llmc_snapshot_release(llmc_model *model);
 
 /* -- generation -------------------------------------------------------------------------------- */
 

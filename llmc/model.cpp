@@ -5,7 +5,7 @@
 namespace llmc {
 
 Model::Model(const llmc_config &c, const llmc_options &o)
-    : config(c), options(o), lanes(o), batches(c, o, lanes), rounding_now(o.seed), rounding_before(o.seed) {}
+    : config(c), options(o), lanes(o), batches(c, o, lanes), snapshot(lanes), rounding_now(o.seed), rounding_before(o.seed) {}
 
 void Model::poison(const std::string &message) {
     const std::lock_guard<std::mutex> lock(poison_mutex_);

@@ -9,6 +9,7 @@
 #include "batch_ring.h"
 #include "lanes.h"
 #include "params.h"
+#include "snapshot.h"
 
 namespace llmc {
 
@@ -28,6 +29,9 @@ class Model {
     virtual void decode(const int *tokens, float *logits) = 0;
     virtual void read_guard(llmc_guard *guard) = 0;
     virtual void write_guard(const llmc_guard &guard) = 0;
+    virtual void take_snapshot() = 0;
+    virtual void read_snapshot(int kind, int index, int dtype, void *buffer, int64_t bytes) = 0;
+    virtual void read_snapshot_guard(llmc_guard *guard) = 0;
     virtual void arm_timeline() = 0;
     virtual std::vector<llmc_span> read_timeline() = 0;
 
@@ -35,6 +39,7 @@ class Model {
     const llmc_options options;
     Lanes lanes;
     BatchRing batches;
+    Snapshot snapshot;
     uint64_t rounding_now, rounding_before;  // stochastic-rounding generator
 
     // After a device error nothing that the device holds can be trusted.

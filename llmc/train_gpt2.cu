@@ -10,6 +10,7 @@
 // N = B*T rows; a residual stream x is kept after every addition because LayerNorm's backward needs it.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "convert.h"
@@ -309,6 +310,23 @@ class GPT2 final : public Model {
     void write_guard(const llmc_guard &guard) override {
         if (guard.loss_seen < 0 || guard.norm_seen < 0) fail(LLMC_INVALID, "guard counts are %lld and %lld, expected >= 0", (long long)guard.loss_seen, (long long)guard.norm_seen);
         copy_to_device_now(compute(), guard_, &guard, sizeof guard);
+    }
+
+    void take_snapshot() override {
+        const auto bytes = [](int64_t count, size_t width) { return size_t(count) * width; };
+        snapshot.take({{params_, bytes(P, sizeof(X))}, {m_, bytes(P, 4)}, {v_, bytes(P, 4)}, {master_, master_ ? bytes(P, 4) : 0}, {guard_, sizeof *guard_}});
+    }
+    void read_snapshot(int kind, int index, int dtype, void *buffer, int64_t bytes) override {
+        if (kind == LLMC_GRAD) fail(LLMC_INVALID, "kind is LLMC_GRAD, but a snapshot keeps no gradients");
+        const Tensor t = tensor(kind, index, dtype, bytes);
+        char *to = static_cast<char *>(buffer);
+        snapshot.read(t.device, t.count * t.width, [&](const char *piece, int64_t n) {
+            convert(to, dtype, piece, t.width, n / t.width);
+            to += n / t.width * width(dtype);
+        });
+    }
+    void read_snapshot_guard(llmc_guard *guard) override {
+        snapshot.read(guard_, sizeof *guard, [&](const char *piece, int64_t n) { std::memcpy(guard, piece, size_t(n)); });
     }
 
     void arm_timeline() override {

@@ -14,6 +14,7 @@ from .errors import InvalidArgument, nearest
 from .inspection import Inspected, c_config, c_options
 from .results import StepHandle
 from .rng import initial_params
+from .snapshot import Snapshot
 from .tensors import Tensors
 
 
@@ -26,9 +27,10 @@ class GPT2(Inspected):
     llmc_options is a keyword (llmc.h describes them; precision, attention and prefetch take words, such as
     precision="bf16"); what isn't given has C's default. A misspelt keyword is a TypeError.
 
-    One thread drives a model; acquire_slot and Slot's methods may be used by a second one beside it. Ctrl-C is
-    heard while it waits; the CPU engine computes in the call itself, so there it is heard when that returns.
-    Use it in a `with` block, or call close(), or leave it to the garbage collector or the interpreter's exit.
+    One thread drives a model; acquire_slot and Slot's methods may be used by a second one beside it, and a Snapshot
+    be read by a third. Ctrl-C is heard while it waits; the CPU engine computes in the call itself, so there it is
+    heard when that returns. Use it in a `with` block, or call close(), or leave it to the garbage collector or the
+    interpreter's exit.
     """
 
     def __init__(self, config, *, batch, seq_len, device="auto", library=None, **engine_options):
@@ -119,6 +121,15 @@ class GPT2(Inspected):
         model's own precision. The file appears complete or not at all."""
         dtype = dtype or options.word_of("precision", self.options.precision)
         write_checkpoint(path, self.config, self.params, dtype)
+
+    def snapshot(self):
+        """A Snapshot of all that a checkpoint holds, as the updates enqueued so far leave it, for a `with` block.
+
+        Another thread may read it while this one trains. Its memory, as much again as parameters, moments and
+        master weights take, is made by the first call and kept. Raises OutOfMemory where it doesn't fit, StateError
+        while another snapshot is in use.
+        """
+        return Snapshot(self)
 
     def save_pretrained(self, folder, dtype=None, *, tokenizer=None, force=False):
         """Write a folder that transformers' GPT2LMHeadModel.from_pretrained reads. dtype: as save's.

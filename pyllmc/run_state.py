@@ -5,17 +5,22 @@ of the outlier guard and the optimizer's own count of updates, lies beside them 
 by which the loader counts.
 """
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from . import options, rundir
 from .atomic import atomic_write
-from .checkpoint import iter_checkpoint, peek_checkpoint
+from .checkpoint import iter_checkpoint, peek_checkpoint, write_checkpoint
 from .errors import FormatError, InvalidArgument
+from .lazy import Watched
 from .optimizer_state import LoaderState, OptimizerState, read_state, split_by_tensor, write_state
 
 WEIGHTS_ONLY = "--resume-weights-only (resume_weights_only=True) takes the weights and starts a fresh optimizer"
+EMPTY_GUARD = {"loss": [], "norm": [], "loss_seen": 0, "norm_seen": 0}
 
 
 @dataclass(frozen=True)
@@ -27,27 +32,52 @@ class Resumed:
     notes: tuple = ()
 
 
-def save(folder, step, model, loader_state):
+class Abandoned(Exception):
+    """A save that is no longer wanted."""
+
+
+def save(folder, step, source, loader_state, declare=rundir.mark_complete, tick=lambda values: None):
     """Write the checkpoint of `step` into `folder` and return the path of its model file.
 
-    Waits for enqueued work. Each file appears complete or not at all, and the marker that declares the set
-    complete comes last: a kill at any moment leaves the previous checkpoint in charge.
+    source: a GPT2, whose enqueued work is waited for, or a Snapshot of one. Each file appears complete or not at
+    all, and declare(folder, step), which marks the set as complete, comes last: a kill at any moment leaves the
+    previous checkpoint in charge. An exception leaves no file of the set. tick(values) is called after each tensor
+    and may raise Abandoned.
     """
-    folder, rank = Path(folder), model.options.rank
-    (folder / rundir.done_name(step)).unlink(missing_ok=True)  # of another run's same step: not to be mixed
-    now, before = model.rng
-    state = OptimizerState(
-        step, model.m.values(), model.v.values(), model.master.values() if keeps_master(model) else None,
-        loader_state, model.options.world, rank, now, before,
-    )  # fmt: skip
-    write_state(folder / rundir.state_name(step, rank), state)
-    if rank == 0:
-        model.save(folder / rundir.model_name(step))
-        with atomic_write(folder / rundir.extra_name(step)) as file:
-            shape = {"batch": model.options.batch, "seq_len": model.options.seq_len}
-            file.write(json.dumps({"updates": model.updates, "guard": model.guard, **shape}).encode())
-        rundir.mark_complete(folder, step)
+    folder, rank = Path(folder), source.options.rank
+    try:
+        (folder / rundir.done_name(step)).unlink(missing_ok=True)  # of another run's same step: not to be mixed
+        now, before = source.rng
+        m, v, master, params = (Watched(kind, tick) for kind in (source.m, source.v, source.master, source.params))
+        state = OptimizerState(
+            step, m.values(), v.values(), master.values() if keeps_master(source) else None,
+            loader_state, source.options.world, rank, now, before,
+        )  # fmt: skip
+        write_state(folder / rundir.state_name(step, rank), state)
+        if rank == 0:
+            dtype = options.word_of("precision", source.options.precision)
+            write_checkpoint(folder / rundir.model_name(step), source.config, params, dtype)
+            tick(0)
+            with atomic_write(folder / rundir.extra_name(step)) as file:
+                shape = {"batch": source.options.batch, "seq_len": source.options.seq_len}
+                file.write(json.dumps({"updates": source.updates, "guard": source.guard, **shape}).encode())
+            declare(folder, step)
+    except Abandoned:
+        raise  # who abandoned it takes its files away: by now they may be another save's
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            discard(folder, step)
+        if isinstance(error, OSError) and error.errno and error.filename is None:  # as a full disk's
+            error.filename = str(folder)
+        raise
     return folder / rundir.model_name(step)
+
+
+def discard(folder, step):
+    """Take away what a save of `step` has left, unless it was complete."""
+    if not (Path(folder) / rundir.done_name(step)).exists():
+        rundir.remove_checkpoint(folder, step)
+    rundir.sweep(folder, step)
 
 
 def keeps_master(model):
@@ -103,7 +133,7 @@ def restore(folder, model, weights_only=False):
     for name, array in iter_checkpoint(path):
         model.params[name] = array
     if weights_only:
-        model.updates = 0
+        _forget(model)
         notes.append(f"weights only from {path}: fresh optimizer, data from its beginning")
         return Resumed(step, None, tuple(notes))
     state = read_state(path.parent / rundir.state_name(step, rank), config)
@@ -111,7 +141,18 @@ def restore(folder, model, weights_only=False):
     model.rng, model.updates = state.rounding, step
     if extra.exists():
         _restore_extra(model, extra)
+    else:
+        model.guard = EMPTY_GUARD
+        notes.append(f"{extra.name} isn't there, as in a folder of llm.c's: the outlier windows start empty")
     return Resumed(step, state.loader, tuple(notes))
+
+
+def _forget(model):
+    """Leave the model no more than its weights."""
+    for kind in (model.m, model.v):
+        for name, shape in model.config.shapes().items():
+            kind[name] = np.zeros(shape, np.float32)
+    model.updates, model.guard = 0, EMPTY_GUARD
 
 
 def _restore_optimizer(model, state, notes):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .atomic import atomic_write, sync_folder
 from .checkpoint import peek_checkpoint
-from .errors import FormatError
+from .errors import FormatError, InvalidArgument
 from .optimizer_state import peek_state
 
 MAIN_LOG, JSON_LOG = "main.log", "log.jsonl"
@@ -69,6 +69,25 @@ def finish_removals(folder):
 def _remove_files(folder, step):
     for path in (folder / model_name(step), folder / extra_name(step), *folder.glob(f"state_{step:08d}_*.bin")):
         path.unlink(missing_ok=True)
+
+
+def sweep(folder, step=None):
+    """Delete the hidden temporary files that killed saves left behind, of one step or of all."""
+    which = "*" if step is None else f"{step:08d}*"
+    for kind in ("model", "state", "extra", "DONE"):
+        for path in Path(folder).glob(f".{kind}_{which}.tmp"):
+            path.unlink(missing_ok=True)
+
+
+def check_unused(folder):
+    """Raise InvalidArgument when `folder` already holds a run, which a new one would damage."""
+    folder = Path(folder)
+    for pattern in (MAIN_LOG, JSON_LOG, RUN_OPTIONS, "model_*.bin", "state_*.bin", "DONE_*"):
+        found = next(folder.glob(pattern), None)
+        if found:
+            raise InvalidArgument(
+                f"{folder} already holds a run ({found.name}): resume it (-y 1), or name another folder (-o)"
+            )
 
 
 class Latest(NamedTuple):
@@ -162,7 +181,7 @@ class JsonLog:
     """
 
     def __init__(self, path, resume_step=None):
-        self._file = _open_cut(Path(path), resume_step, _step_of_json)
+        self._file = _open_cut(Path(path), resume_step, _update_of_json)
 
     def write(self, step, **values):
         record = {"step": step}
@@ -224,6 +243,12 @@ def _step_of_json(line):
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return step if type(step) is int else None
+
+
+def _update_of_json(line):
+    """The update that a line is about: the last one before it, for a checkpoint."""
+    step = _step_of_json(line)
+    return step - 1 if step is not None and json.loads(line).get("kind") == "checkpoint" else step
 
 
 def _plain(value):

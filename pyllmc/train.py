@@ -22,6 +22,7 @@ from .loggers import Logger, backends_of
 from .named_model import named_model, names_weights
 from .options_file import read_options
 from .run_options import RunOptions, in_force
+from .rundir import JSON_LOG, check_unused
 from .settings import Settings
 from .shards import find_shards, open_shard
 from .train_data import choose_data, entropy_of, keepers
@@ -37,7 +38,7 @@ from .train_options import (
     pick,
     without_effect,
 )
-from .trainer import JSON_LOG, Trainer, check_unused
+from .trainer import Trainer
 from .vocabulary import guess_tokenizer
 from .weights import find_weights
 

@@ -9,13 +9,14 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import flops, options, peaks, run_state
+from . import flops, options, peaks, run_state, rundir
+from .checkpoint_writer import CheckpointWriter
 from .errors import InvalidArgument, LlmcError
 from .evaluation import Questions, accuracy
 from .feed import Feed
 from .monitor import GpuMonitor, GpuReading
 from .pruning import prune
-from .rundir import JSON_LOG, MAIN_LOG, RUN_OPTIONS, JsonLog, MainLog
+from .rundir import JSON_LOG, MAIN_LOG, JsonLog, MainLog, check_unused
 from .schedule import Schedule
 from .settings import Settings
 
@@ -78,7 +79,7 @@ class Callbacks:
         """Ids that the model drew, the prompt not among them."""
 
     def on_checkpoint(self, step, path):
-        """The model file of a complete checkpoint."""
+        """The model file of a checkpoint that has become complete, maybe some steps after its own."""
 
     def on_end(self, error):
         """run() is over, however it ended; error: the exception that ended it, or None."""
@@ -144,6 +145,7 @@ class Trainer:
         with contextlib.ExitStack() as stack:
             self._open(stack)
             stack.push(lambda kind, error, _: self._tell("on_end", error))
+            stack.push(self._end_saving)
             self._tell("on_start", self)
             self._tell_notes()
             self._mark = time.perf_counter()
@@ -178,7 +180,7 @@ class Trainer:
                 raise InvalidArgument(f"{folder}: {error}; or {run_state.WEIGHTS_ONLY}") from None
 
     def _open(self, stack):
-        self._main_log = self._json_log = None
+        self._main_log = self._json_log = self._writer = None
         if self.settings.run_dir is not None:
             folder = Path(self.settings.run_dir)
             is_new = not folder.exists()
@@ -188,6 +190,10 @@ class Trainer:
             self._json_log = stack.enter_context(
                 contextlib.closing(JsonLog(folder / JSON_LOG, self._resumed_at))
             )
+            if self._resumed_at is not None:
+                rundir.sweep(folder)
+                rundir.finish_removals(folder)
+            self._writer = CheckpointWriter(folder, self.model)
         if self.model.library.backend != "cpu" and self.settings.gpu_every:
             self._monitor = stack.enter_context(GpuMonitor(self._uuid))
             self._monitor.first()
@@ -217,8 +223,9 @@ class Trainer:
     def _finish(self):
         result = self._result
         result.step = self.steps
-        if self.settings.run_dir is not None:
-            self._save(self.steps)
+        if self._writer:
+            self._writer.save_now(self.steps, self._position)
+            self._tell_saved()
         warned = []
         optional = (("validation", self.settings.val_every, self._validate),
                     ("evaluation", self._questions, self._evaluate),
@@ -238,8 +245,9 @@ class Trainer:
 
     def _between(self, step):
         """What is due before update `step`. The checkpoint comes first: the rest may fail."""
+        self._tell_saved()
         due = [
-            (self.settings.checkpoint_every, self._save, step > self.first_step),
+            (self.settings.checkpoint_every, self._save, self._writer and step > self.first_step),
             (self.settings.val_every, self._validate, self.val_loader is not None),
             (self.settings.val_every, self._evaluate, self._questions and step > 0),
             (self.settings.sample_every, self._try_sample, step > self.first_step),
@@ -344,10 +352,28 @@ class Trainer:
             self._tell_notes()
 
     def _save(self, step):
-        path = run_state.save(self.settings.run_dir, step, self.model, self._position)
-        self._result.checkpoint = path
-        self._tell("on_checkpoint", step, path)
-        self._prune(step)
+        self._writer.save(step, self._position)
+        self._tell_saved()
+
+    def _tell_saved(self):
+        """Each checkpoint passes here once, when it is complete: some steps after its own, as it is written beside them."""
+        if not self._writer:
+            return
+        for saved in self._writer.complete():
+            self._result.checkpoint = saved.path
+            self._json_log.write(
+                saved.step, kind="checkpoint", held_ms=saved.held_ms, write_s=saved.write_s, time=time.time()
+            )
+            self._tell("on_checkpoint", saved.step, saved.path)
+            self._prune(saved.step)
+        self._notes += self._writer.notes()
+        self._tell_notes()
+
+    def _end_saving(self, exception, *_):
+        if self._writer:
+            self._writer.close(exception)
+        with contextlib.suppress(Exception):  # the run has ended already, with an exception of its own
+            self._tell_saved()
 
     def _prune(self, step):
         """Older checkpoints that needn't stay, now that the one of `step` is complete."""
@@ -356,7 +382,6 @@ class Trainer:
             prune(chosen.run_dir, step, chosen.keep, chosen.major_every, self.model.options.world)
         except OSError as error:
             self._notes.append(f"old checkpoints could not be removed: {error}")
-            self._tell_notes()
 
     # -- telling -------------------------------------------------------------------------------------
 
@@ -370,14 +395,3 @@ class Trainer:
             if not self.callbacks:
                 log.warning("%s", text)
             self._tell("on_note", text)
-
-
-def check_unused(folder):
-    """Raise InvalidArgument when `folder` already holds a run, which a new one would damage."""
-    folder = Path(folder)
-    for pattern in (MAIN_LOG, JSON_LOG, RUN_OPTIONS, "model_*.bin", "state_*.bin", "DONE_*"):
-        found = next(folder.glob(pattern), None)
-        if found:
-            raise InvalidArgument(
-                f"{folder} already holds a run ({found.name}): resume it (-y 1), or name another folder (-o)"
-            )

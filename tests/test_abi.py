@@ -1,9 +1,12 @@
 """The C ABI, verb by verb: what it refuses and how it says so, in which order calls may come, what stays untouched."""
 
 import gc
+import os
 import queue
 import re
 import resource
+import subprocess
+import sys
 import threading
 
 import engine as driver
@@ -214,6 +217,7 @@ def test_null_arguments(model):
     for verb, *args in (
         ("model_options", null), ("slot_acquire", 0, null), ("update", null, ffi.new("int64_t *")),
         ("update", ffi.new("llmc_hyper *"), null), ("result", 0, 0, null), ("guard_get", null), ("guard_set", null),
+        ("snapshot_read", PARAM, 15, FP32, null, 32), ("snapshot_guard", null),
         ("tensor_read", PARAM, 15, FP32, null, 32), ("tensor_write", PARAM, 15, FP32, null, 32),
         ("logits", slot, null, 2 * 4 * 11 * 4), ("prefill", null, 1, 1, logits), ("prefill", tokens, 1, 1, null),
         ("decode", null, logits), ("decode", tokens, null), ("timeline_read", null, 1, int32),
@@ -585,6 +589,116 @@ def test_rounding_generator(model):
     assert state() == (seen[2], seen[1])
 
 
+# -- a snapshot
+
+
+def read_snapshot(engine, kind, name, dtype=FP32):
+    value = np.empty(CONFIG.shapes()[name], np.float32 if dtype == FP32 else np.uint16)
+    engine.call("snapshot_read", kind, engine.names.index(name), dtype, ffi.from_buffer(value), value.nbytes)
+    return value
+
+
+def state_of(engine):
+    """Everything that a snapshot keeps, as of now."""
+    guard = ffi.new("llmc_guard *")
+    engine.call("guard_get", guard)
+    return [engine.read(kind) for kind in (PARAM, ADAM_M, driver.ADAM_V)], bytes(ffi.buffer(guard))
+
+
+def test_a_snapshot_keeps_its_moment(model):
+    for first in (0, 3):  # the second one, too, and in the memory of the first
+        for step in range(first, first + 3):
+            model.step([batch(step)], step=step + 1, learning_rate=1e-2)
+        expected, expected_guard = state_of(model)
+        model.call("snapshot_take")
+        for step in range(3):
+            model.step([batch(step)], step=step + 9, learning_rate=1e-2)
+        now, _ = state_of(model)
+        for kind, values, later in zip((PARAM, ADAM_M, driver.ADAM_V), expected, now, strict=True):
+            for name, value in values.items():
+                assert np.array_equal(read_snapshot(model, kind, name), value), (kind, name)
+            assert any(not np.array_equal(value, later[name]) for name, value in values.items()), kind
+        assert np.array_equal(read_snapshot(model, PARAM, "fcw", BF16), bf16.narrow(expected[0]["fcw"]))
+        guard = ffi.new("llmc_guard *")
+        model.call("snapshot_guard", guard)
+        assert bytes(ffi.buffer(guard)) == expected_guard and guard.loss_seen > 0
+        model.call("snapshot_release")
+
+
+def test_what_a_snapshot_refuses(model):
+    memory = ffi.new("float[]", 8)
+    refused("STATE", "llmc_snapshot_take", call=lambda: model.call("snapshot_read", PARAM, 15, FP32, memory, 32))
+    refused("STATE", call=lambda: model.call("snapshot_guard", ffi.new("llmc_guard *")))
+    model.call("snapshot_release")
+    model.call("snapshot_take")
+    refused("STATE", "released", call=lambda: model.call("snapshot_take"))
+    refused("INVALID", "gradients", call=lambda: model.call("snapshot_read", GRAD, 15, FP32, memory, 32))
+    refused("INVALID", "bytes", 31, 32, call=lambda: model.call("snapshot_read", PARAM, 15, FP32, memory, 31))
+    refused("INVALID", "index", call=lambda: model.call("snapshot_read", PARAM, 16, FP32, memory, 32))
+    refused("UNAVAILABLE", "master", call=lambda: model.call("snapshot_read", MASTER, 15, FP32, memory, 32))
+    model.call("snapshot_read", PARAM, 15, FP32, memory, 32)
+    model.call("snapshot_release")
+    refused("STATE", call=lambda: model.call("snapshot_read", PARAM, 15, FP32, memory, 32))
+    model.call("snapshot_take")
+
+
+def test_a_saving_thread_beside_the_steps(backend):
+    """A thread reads a snapshot while steps go on: the bits of its moment, and the steps' own are what they were."""
+    params = oracle.random_params(CONFIG)
+    with Engine(CONFIG, 2, 4, backend, params) as engine:
+        expected_losses = [*run_steps(engine, 5)]
+        expected = engine.read()
+        expected_losses += run_steps(engine, 200)
+    found = []
+    with Engine(CONFIG, 2, 4, backend, params, stress=200) as engine:
+        losses = run_steps(engine, 5)
+        engine.call("snapshot_take")
+
+        def save():
+            for _ in range(20):
+                found.append({name: read_snapshot(engine, PARAM, name) for name in engine.names})
+
+        thread = threading.Thread(target=save)
+        thread.start()
+        losses += run_steps(engine, 200)
+        thread.join()
+    assert losses == expected_losses and len(found) == 20
+    assert all(np.array_equal(values[name], expected[name]) for values in found for name in expected)
+
+
+LITTLE_ROOM = """
+import resource
+import oracle
+from engine import Engine, EngineError, tiny_config
+config = tiny_config(channels=512, vocab=20000, context=16)
+batch = oracle.random_batch(config, 1, 4)
+with Engine(config, 1, 4) as engine:
+    engine.step([batch])
+    with open("/proc/self/statm") as file:
+        size = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + (64 << 20), resource.RLIM_INFINITY))
+    for _ in range(3):
+        try:
+            engine.call("snapshot_take")
+            raise SystemExit("it fitted")
+        except EngineError as error:
+            assert error.status == "NO_MEMORY" and "needed" in error.message, error
+        engine.step([batch])
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    engine.call("snapshot_take")
+"""
+
+
+def test_a_snapshot_that_does_not_fit_changes_nothing():
+    """Refused as often as it is asked for; the model goes on, and takes one when there is room."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    path = os.pathsep.join([folder, os.path.dirname(folder), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", LITTLE_ROOM], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_wrong_sizes_for_logits_and_generation(model):
     logits, tokens = ffi.new("float[]", 1000), ffi.new("int32_t[]", [1] * 20)
     slot = model.submit(*batch())
@@ -791,6 +905,10 @@ def test_random_calls_never_break_a_model(backend):
             "prefill": lambda: (tokens, number(0, 1, 2, 3), number(0, 1, 4, 5), logits),
             "decode": lambda: (tokens, logits),
             "guard_get": lambda: (out["llmc_guard"],),
+            "snapshot_take": lambda: (),
+            "snapshot_read": lambda: (number(PARAM, GRAD, driver.ADAM_V, 9), number(-1, 15), FP32, logits, 32),
+            "snapshot_guard": lambda: (out["llmc_guard"],),
+            "snapshot_release": lambda: (),
             "timeline_arm": lambda: (),
             "timeline_read": lambda: (ffi.NULL, 0, out["int32_t"]),
             "synchronize": lambda: (),

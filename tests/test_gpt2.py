@@ -275,6 +275,32 @@ def test_save_and_load(model, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["a.bin", "b.bin"]
 
 
+def test_a_snapshot(model):
+    """As of its call, read only, one at a time; a forgotten one is released when it is gone."""
+    model.step(*batch(), lr=1e-2).result()
+    before, rng, guard = weights(model), model.rng, model.guard
+    with model.snapshot() as snapshot:
+        model.step(*batch(1), lr=1e-2).result()
+        assert same(snapshot.params, before) and not same(before, model.params)
+        assert (snapshot.updates, snapshot.rng, snapshot.guard) == (1, rng, guard)
+        assert (model.updates, model.rng == rng, model.guard["loss_seen"]) == (2, False, 2)
+        assert set(snapshot.m) == set(model.m) and snapshot.v["wte"].shape == model.param_shapes["wte"]
+        with pytest.raises(TypeError):
+            snapshot.params["wte"] = before["wte"]
+        with pytest.raises(StateError, match="released"):
+            model.snapshot()
+    with pytest.raises(StateError, match="no snapshot"):
+        snapshot.params["wte"]
+    forgotten = model.snapshot()
+    del forgotten
+    gc.collect()
+    last = model.snapshot()
+    model.close()
+    with pytest.raises(StateError, match="closed"):
+        last.guard  # noqa: B018
+    last.close()
+
+
 def test_unreadable_checkpoints(tmp_path):
     (tmp_path / "bad.bin").write_bytes(b"nothing of use" * 100)
     with pytest.raises(FormatError, match="bad.bin"):

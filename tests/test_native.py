@@ -97,7 +97,8 @@ def test_a_library_that_agrees_is_taken(tmp_path):
 @needs_compiler
 @pytest.mark.parametrize(
     "fault, expected",
-    [({"abi": 99}, "ABI 99, the package expects 2"), ({"leave_out": "llmc_decode"}, "lacks llmc_decode"),
+    [({"abi": 99}, f"ABI 99, the package expects {_native.constants()['LLMC_ABI_VERSION']}"),
+     ({"leave_out": "llmc_decode"}, "lacks llmc_decode"),
      ({"wrong_struct": "llmc_guard"}, "llmc_guard has .* bytes, the package expects")],
 )  # fmt: skip
 def test_stale_library(tmp_path, fault, expected):

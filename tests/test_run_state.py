@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pyllmc import bf16, run_state
-from pyllmc.checkpoint import peek_checkpoint, write_checkpoint
+from pyllmc.checkpoint import peek_checkpoint
 from pyllmc.config import GPT2Config
 from pyllmc.optimizer_state import LoaderState, read_state
 
@@ -49,9 +49,6 @@ class Model:
             for name, shape in CONFIG.shapes().items():
                 kind[name] = random.standard_normal(shape).astype(np.float32)
         self.written.clear()
-
-    def save(self, path):
-        write_checkpoint(path, self.config, self.params, "bf16")
 
     def bytes(self, kind):
         return b"".join(array.tobytes() for array in getattr(self, kind).values())

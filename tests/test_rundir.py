@@ -43,6 +43,7 @@ def test_names_are_those_of_the_reference():
 
 
 def test_stray_and_partial_markers_are_passed_over_with_a_reason(tmp_path):
+    """CKP-05."""
     save(tmp_path, 100)
     save(tmp_path, 200)
     (tmp_path / model_name(200)).unlink()

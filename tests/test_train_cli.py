@@ -70,7 +70,7 @@ def test_a_run_leaves_what_it_says(here, capsys):
     log = read_main_log(folder / "main.log")
     assert [row[0] for row in log["trl"]] == [0, 1, 2, 3] and [row[0] for row in log["tel"]] == [0, 2, 4]
     for line in (folder / "log.jsonl").read_text().splitlines():
-        assert json.loads(line)["kind"] in ("train", "val")
+        assert json.loads(line)["kind"] in ("train", "val", "checkpoint")
 
 
 def test_resume_goes_on_and_then_is_complete(here, capsys):

@@ -158,9 +158,10 @@ def test_odd_warmups(shards, schedule, warmup, steps):
 def test_what_comes_when(shards, tmp_path):
     settings = {"steps": 4, "val_every": 2, "sample_every": 4, "checkpoint_every": 2, "run_dir": tmp_path / "r"}
     result, recorder, _ = run(shards, **settings)
-    assert recorder.events == [
-        ("val", 0), ("step", 0), ("step", 1), ("saved", 2), ("val", 2), ("step", 2), ("step", 3), ("saved", 4),
-        ("val", 4), ("sample", 4),
+    events = [event for event in recorder.events if event != ("saved", 2)]  # which is written beside the steps
+    assert len(events) == len(recorder.events) - 1
+    assert events == [
+        ("val", 0), ("step", 0), ("step", 1), ("val", 2), ("step", 2), ("step", 3), ("saved", 4), ("val", 4), ("sample", 4),
     ]  # fmt: skip
     assert sorted(os.listdir(tmp_path / "r")) == [
         "DONE_00000002", "DONE_00000004", "extra_00000002.json", "extra_00000004.json", "log.jsonl", "main.log",
@@ -407,6 +408,21 @@ def test_resume_says_what_it_passes_over(shards, tmp_path):
     assert recorder.reports[0].step == 1
 
 
+def test_an_undeclared_set_is_skipped_and_replaced(shards, tmp_path):
+    """RES-12: files without their marker, whole or cut, are no checkpoint, and the next one of that step is another."""
+    run(shards, run_dir=tmp_path / "whole", steps=4, checkpoint_every=2)
+    folder = tmp_path / "half"
+    shutil.copytree(tmp_path / "whole", folder)
+    (folder / "DONE_00000004").unlink()
+    whole = (folder / "model_00000004.bin").read_bytes()
+    (folder / "model_00000004.bin").write_bytes(whole[: len(whole) // 2])
+    (folder / "state_00000004_00000.bin").unlink()
+    result, _, _ = run(shards, make("zeros"), run_dir=folder, steps=4, resume=True)
+    assert result.first_step == 2 and find_latest_complete(folder).step == 4
+    for path in (tmp_path / "whole").glob("*_00000004*"):
+        assert (folder / path.name).read_bytes() == path.read_bytes(), path.name
+
+
 def test_resume_of_another_shape(shards, tmp_path):
     run(shards, run_dir=tmp_path, steps=1)
     other = GPT2Config(1, 1, 32, CONFIG.vocab, T)
@@ -480,7 +496,7 @@ def save_for_ever(ready):
         step += 1
 random.seed(1)
 reached = 0
-for _ in range(10):
+for _ in range(25):
     out, ready = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -511,14 +527,14 @@ for _ in range(10):
 
 
 def test_kill_while_saving(tmp_path):
-    """CKP-02: ten kills at random moments of a saving process; the latest checkpoint is whole each time."""
+    """CKP-02: kills at random moments of a saving process; the latest checkpoint is whole each time."""
     done = subprocess.run([sys.executable, "-c", SAVER, tmp_path], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", ["state_00000010_00000.bin", "model_00000010.bin", "extra_00000010.json", "DONE_00000010"])
 def test_interrupt_while_saving(shards, tmp_path, monkeypatch, name):
-    """CLI-10: Ctrl-C just before one of the files of a checkpoint appears: the one before is complete."""
+    """CLI-10: Ctrl-C just before one of the last checkpoint's files appears: it leaves none, the one before is complete."""
     real = os.replace
 
     def interrupted(source, target):
@@ -528,9 +544,9 @@ def test_interrupt_while_saving(shards, tmp_path, monkeypatch, name):
 
     monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run(shards, run_dir=tmp_path, checkpoint_every=5, steps=11)
+        run(shards, run_dir=tmp_path, checkpoint_every=5, steps=10)
     assert find_latest_complete(tmp_path).step == 5
-    assert not [file for file in os.listdir(tmp_path) if file.endswith(".tmp") or file == name]
+    assert not [file for file in os.listdir(tmp_path) if file.endswith(".tmp") or "00000010" in file]
     monkeypatch.undo()
     assert run(shards, make("zeros"), run_dir=tmp_path, resume=True, steps=11)[0].first_step == 5
 

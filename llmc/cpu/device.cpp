@@ -140,6 +140,12 @@ void copy_to_host(Lane &, void *host, const void *device, size_t bytes) {
 void copy_to_device_now(Lane &lane, void *device, const void *host, size_t bytes) { copy_to_device(lane, device, host, bytes); }
 void copy_to_host_now(Lane &lane, void *host, const void *device, size_t bytes) { copy_to_host(lane, host, device, bytes); }
 
+void copy_on_device(Lane &lane, void *to, const void *from, size_t bytes) {
+    parallel_slices(lane, int64_t(bytes), 4096, int64_t(bytes), [=](int64_t begin, int64_t end) {
+        std::memcpy(static_cast<char *>(to) + begin, static_cast<const char *>(from) + begin, size_t(end - begin));
+    });
+}
+
 void fill_zero(Lane &lane, void *device, size_t bytes) {
     parallel_slices(lane, int64_t(bytes), 4096, int64_t(bytes), [=](int64_t begin, int64_t end) {
         std::memset(static_cast<char *>(device) + begin, 0, size_t(end - begin));

@@ -82,7 +82,7 @@ float Lanes::step_ms(int record) {
 }
 
 Lanes::Span Lanes::span(LaneId lane, const char *name, int layer) {
-    static const char *const LANE_NAMES[NUM_LANES] = {"inputs", "targets", "compute", "loss"};
+    static const char *const LANE_NAMES[NUM_LANES] = {"inputs", "targets", "compute", "loss", "save"};
     std::lock_guard<std::mutex> lock(state_->mutex);
     if (!state_->recording) return Span(nullptr, lane, -1);
     llmc_span s{};

@@ -121,6 +121,9 @@ void copy_to_device(Lane &lane, void *device, const void *host, size_t bytes) {
 void copy_to_host(Lane &lane, void *host, const void *device, size_t bytes) {
     if (bytes) cuda_check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, lane.stream), "download");
 }
+void copy_on_device(Lane &lane, void *to, const void *from, size_t bytes) {
+    if (bytes) cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, lane.stream), "copying on the device");
+}
 void fill_zero(Lane &lane, void *device, size_t bytes) {
     if (bytes) cuda_check(cudaMemsetAsync(device, 0, bytes, lane.stream), "clearing memory");
 }

@@ -28,7 +28,7 @@ namespace llmc {
 
 namespace {
 
-constexpr const char *LANE_NAMES[NUM_LANES] = {"inputs", "targets", "compute", "loss"};
+constexpr const char *LANE_NAMES[NUM_LANES] = {"inputs", "targets", "compute", "loss", "save"};
 constexpr size_t BLAS_WORKSPACE = 64u << 20;
 constexpr int SPAN_EVENTS = 8192;  // made before recording starts: a capture should create nothing
 
@@ -125,6 +125,7 @@ struct Lanes::State {
         const double u = double(stress_state >> 33) * 0x1p-31;
         return int(options.stress * u * u * u * u);
     }
+    bool own_stream(int lane) const { return options.streams > 1 || lane == COMPUTE || lane == SAVE; }
     // Only COMPUTE is ever captured; another lane may be at work eagerly meanwhile.
     bool captures(LaneId lane) const { return capturing && lanes[lane].stream == lanes[COMPUTE].stream; }
     void record(cudaEvent_t event, LaneId lane) {
@@ -169,8 +170,7 @@ struct Lanes::State {
             device_free(lane.blas_workspace);
         }
         for (int i = 0; i < NUM_LANES; i++) {
-            const bool own = i == COMPUTE || options.streams > 1;
-            if (own && lanes[i].stream) cudaStreamDestroy(lanes[i].stream);
+            if (own_stream(i) && lanes[i].stream) cudaStreamDestroy(lanes[i].stream);
         }
     }
 };
@@ -197,14 +197,14 @@ Lanes::Lanes(const llmc_options &options) : state_(new State) {
     facts.deterministic = options.deterministic != 0;
     for (int i = 0; i < NUM_LANES; i++) s.lanes[i] = facts;
     for (int i = 0; i < NUM_LANES; i++) {
-        if (options.streams == 1 && i != COMPUTE) continue;
+        if (!s.own_stream(i)) continue;
         // The short lanes go first: they are all somebody waits for, compute is what they hide behind.
-        const int priority = i == COMPUTE ? least : greatest;
+        const int priority = i == COMPUTE || i == SAVE ? least : greatest;
         cuda_check(cudaStreamCreateWithPriority(&s.lanes[i].stream, cudaStreamNonBlocking, priority), "creating a stream");
         name_stream(s.lanes[i].stream, LANE_NAMES[i]);
     }
-    if (options.streams == 1) {
-        for (Lane &lane : s.lanes) lane.stream = s.lanes[COMPUTE].stream;
+    for (int i = 0; i < NUM_LANES; i++) {
+        if (!s.own_stream(i)) s.lanes[i].stream = s.lanes[COMPUTE].stream;
     }
     s.lanes[COMPUTE].blas_workspace = device_alloc(BLAS_WORKSPACE);
     s.lanes[COMPUTE].blas_workspace_bytes = BLAS_WORKSPACE;
