@@ -43,11 +43,13 @@ constexpr int MULTIPLY_REGISTERS = 240, OTHER_REGISTERS = 24;  // launched with 
 constexpr int SLOTS = 6, SLOT_BYTES = 2 * TILE_BYTES, STATS_BYTES = TILE * int(sizeof(float2));
 constexpr float SCALE = 0.125f;  // 1/sqrt(HS)
 
-// left1, left2 and for D also O of both groups, two of them: one in use, one ahead
+// left1, left2 and for D also O of both groups; two of them, one in use and one ahead
 template <bool KEYS>
 constexpr int OPERAND_BYTES = (KEYS ? 2 : 3) * GROUPS * TILE_BYTES;
+constexpr int LSE_BYTES = BLOCK * int(sizeof(float));
+// Statistics: of each tile's queries, or of both blocks of rows.
 template <bool KEYS>
-constexpr int SHARED_BYTES = 1024 + SLOTS * SLOT_BYTES + 2 * OPERAND_BYTES<KEYS> + SLOTS * STATS_BYTES;
+constexpr int SHARED_BYTES = 1024 + SLOTS * SLOT_BYTES + 2 * OPERAND_BYTES<KEYS> + (KEYS ? SLOTS * STATS_BYTES : 2 * LSE_BYTES);
 
 enum Wait { TILE_FILLED, TILE_EMPTIED, ROWS_FILLED, ROWS_EMPTIED };  // to tell them apart when watched
 
@@ -67,23 +69,25 @@ struct Task {
 // them for that to come out even, blocks go by length, the longest first.
 template <bool KEYS>
 struct Walk {
-    const Task &task;
-    int item;
+    int item, head, rank;
     bool second = false;
-    __device__ explicit Walk(const Task &task) : task(task), item(blockIdx.x) {}
-    __device__ bool more() const { return item < task.items(); }
-    __device__ int head() const { return task.paired ? item / task.pairs() : item % task.heads; }
-    __device__ int block() const {
-        const int rank = task.paired ? item % task.pairs() : item / task.heads;
-        return second || (!task.paired && !KEYS) ? task.blocks() - 1 - rank : rank;
+    __device__ explicit Walk(const Task &task) { go_to(task, blockIdx.x); }
+    __device__ bool more(const Task &task) const { return item < task.items(); }
+    __device__ void advance(const Task &task) {
+        second = task.paired && !second && 2 * rank != task.blocks() - 1;
+        if (!second) go_to(task, item + gridDim.x);
     }
-    __device__ void advance() {
-        second = task.paired && !second && 2 * (item % task.pairs()) != task.blocks() - 1;
-        if (!second) item += gridDim.x;
-    }
+    __device__ int block(const Task &task) const { return second || (!task.paired && !KEYS) ? task.blocks() - 1 - rank : rank; }
     // The tiles it looks at, from the last of its own on: queries at earlier keys, keys at later queries.
-    __device__ int tiles() const { return KEYS ? GROUPS * (task.blocks() - block()) : GROUPS * (block() + 1); }
-    __device__ int tile(int i) const { return KEYS ? GROUPS * block() + i : GROUPS * block() + GROUPS - 1 - i; }
+    __device__ int tiles(const Task &task) const { return GROUPS * (KEYS ? task.blocks() - block(task) : block(task) + 1); }
+    __device__ int tile(const Task &task, int i) const { return GROUPS * block(task) + (KEYS ? i : GROUPS - 1 - i); }
+
+  private:
+    __device__ void go_to(const Task &task, int to) {
+        item = to;
+        head = task.paired ? to / task.pairs() : to % task.heads;
+        rank = task.paired ? to % task.pairs() : to / task.heads;
+    }
 };
 
 template <int SIZE>
@@ -113,39 +117,45 @@ struct Maps {
     CUtensorMap qkv, out, dout;  // boxes of one head's 64 columns by 64 rows
 };
 
-// One thread.
+// One thread for the rows and one for the tiles: rows are asked for a whole block ahead.
 template <bool KEYS>
-__device__ __forceinline__ void load(const Maps &maps, const Task &task, Control &shared, const Memory &memory) {
-    Turn<SLOTS> tile_turn;
-    Turn<2> rows_turn;
-    for (Walk<KEYS> walk(task); walk.more(); walk.advance(), rows_turn.advance()) {
-        const int b = walk.head() / task.NH, h = walk.head() % task.NH, NH = task.NH;
-        uint64_t *const rows_filled = &shared.rows_filled[rows_turn.slot];
-        unsigned char *const rows = memory.rows + rows_turn.slot * OPERAND_BYTES<KEYS>;
-        barrier_wait(&shared.rows_emptied[rows_turn.slot], rows_turn.parity ^ 1, ROWS_EMPTIED, rows_turn.slot);
-        barrier_arrive_expecting(rows_filled, OPERAND_BYTES<KEYS>);
+__device__ __forceinline__ void load_rows(const Maps &maps, const Task &task, Control &shared, const Memory &memory) {
+    Turn<2> turn;
+    for (Walk<KEYS> walk(task); walk.more(task); walk.advance(task), turn.advance()) {
+        const int b = walk.head / task.NH, h = walk.head % task.NH, NH = task.NH, block = walk.block(task);
+        uint64_t *const filled = &shared.rows_filled[turn.slot];
+        barrier_wait(&shared.rows_emptied[turn.slot], turn.parity ^ 1, ROWS_EMPTIED, turn.slot);
+        barrier_arrive_expecting(filled, OPERAND_BYTES<KEYS> + (KEYS ? 0 : LSE_BYTES));
         for (int group = 0; group < GROUPS; group++) {
-            const int row = walk.block() * BLOCK + group * TILE;
-            unsigned char *const to = rows + group * TILE_BYTES;
-            copy_tile(to, maps.qkv, 0, KEYS ? NH + h : h, row, b, rows_filled);
+            const int row = block * BLOCK + group * TILE;
+            unsigned char *const to = memory.rows + turn.slot * OPERAND_BYTES<KEYS> + group * TILE_BYTES;
+            copy_tile(to, maps.qkv, 0, KEYS ? NH + h : h, row, b, filled);
             if constexpr (KEYS) {
-                copy_tile(to + GROUPS * TILE_BYTES, maps.qkv, 0, 2 * NH + h, row, b, rows_filled);
+                copy_tile(to + GROUPS * TILE_BYTES, maps.qkv, 0, 2 * NH + h, row, b, filled);
             } else {
-                copy_tile(to + GROUPS * TILE_BYTES, maps.dout, 0, h, row, b, rows_filled);
-                copy_tile(to + 2 * GROUPS * TILE_BYTES, maps.out, 0, h, row, b, rows_filled);
+                copy_tile(to + GROUPS * TILE_BYTES, maps.dout, 0, h, row, b, filled);
+                copy_tile(to + 2 * GROUPS * TILE_BYTES, maps.out, 0, h, row, b, filled);
             }
         }
-        const int tiles = walk.tiles();
-        for (int i = 0; i < tiles; i++, tile_turn.advance()) {
-            const int row = walk.tile(i) * TILE;
-            uint64_t *const filled = &shared.tile_filled[tile_turn.slot];
-            unsigned char *const first = memory.ring + tile_turn.slot * SLOT_BYTES, *const second = first + TILE_BYTES;
-            barrier_wait(&shared.tile_emptied[tile_turn.slot], tile_turn.parity ^ 1, TILE_EMPTIED, tile_turn.slot);
+        if constexpr (!KEYS) copy_bytes(memory.stats + turn.slot * LSE_BYTES, task.lse + int64_t(walk.head) * task.T + block * BLOCK, LSE_BYTES, filled);
+    }
+}
+
+template <bool KEYS>
+__device__ __forceinline__ void load_tiles(const Maps &maps, const Task &task, Control &shared, const Memory &memory) {
+    Turn<SLOTS> turn;
+    for (Walk<KEYS> walk(task); walk.more(task); walk.advance(task)) {
+        const int b = walk.head / task.NH, h = walk.head % task.NH, NH = task.NH, tiles = walk.tiles(task);
+        for (int i = 0; i < tiles; i++, turn.advance()) {
+            const int row = walk.tile(task, i) * TILE;
+            uint64_t *const filled = &shared.tile_filled[turn.slot];
+            unsigned char *const first = memory.ring + turn.slot * SLOT_BYTES, *const second = first + TILE_BYTES;
+            barrier_wait(&shared.tile_emptied[turn.slot], turn.parity ^ 1, TILE_EMPTIED, turn.slot);
             barrier_arrive_expecting(filled, SLOT_BYTES + (KEYS ? STATS_BYTES : 0));
             if constexpr (KEYS) {
                 copy_tile(first, maps.qkv, 0, h, row, b, filled);
                 copy_tile(second, maps.dout, 0, h, row, b, filled);
-                copy_bytes(memory.stats + tile_turn.slot * STATS_BYTES, task.stats + int64_t(walk.head()) * task.T + row, STATS_BYTES, filled);
+                copy_bytes(memory.stats + turn.slot * STATS_BYTES, task.stats + int64_t(walk.head) * task.T + row, STATS_BYTES, filled);
             } else {
                 copy_tile(first, maps.qkv, 0, NH + h, row, b, filled);
                 copy_tile(second, maps.qkv, 0, 2 * NH + h, row, b, filled);
@@ -197,143 +207,184 @@ template <bool KEYS>
 __device__ __forceinline__ void multiply(const Task &task, Control &shared, const Memory &memory, int warp) {
     const int lane = threadIdx.x % 32, group = warp / 4, g = lane / 4, t = lane % 4;
     const int own_row = warp % 4 * 16 + g;  // of the group's 64, and 8 below
+    const bool skips = group == (KEYS ? 1 : 0);
     const Operand first(shared_address(memory.ring), 16, 1024), second(shared_address(memory.ring) + TILE_BYTES, 16, 1024);
     Turn<SLOTS> turn;
     Turn<2> rows_turn;
+
+    uint32_t left1[4][4], left2[4][4], left_dS[4][4];
+    [[maybe_unused]] uint32_t left_P[KEYS ? 4 : 1][4];
+    float S[32], dP[32], sum1[32];
+    [[maybe_unused]] float sum2[KEYS ? 32 : 1], lse2[2], D[2];
+
     const auto wait_tile = [&] { barrier_wait(&shared.tile_filled[turn.slot], turn.parity, TILE_FILLED, turn.slot); };
     const auto free_tile = [&](int slot) {
         if (lane == 0) barrier_arrive(&shared.tile_emptied[slot]);
     };
+    // The groups hand products to the tensor cores by turns, so that one's are done while the other takes exponentials.
+    const auto my_turn = [&] { some_meet(1 + group, 32 * WARPS); };
+    const auto your_turn = [&] { some_arrive(1 + (group ^ 1), 32 * WARPS); };
 
-    for (Walk<KEYS> walk(task); walk.more(); walk.advance(), rows_turn.advance()) {
-        const int own = GROUPS * walk.block() + group;  // the tile of this group's rows
-        const uint32_t rows = shared_address(memory.rows + rows_turn.slot * OPERAND_BYTES<KEYS>) + group * TILE_BYTES + warp % 4 * 2048;
-        uint32_t left1[4][4], left2[4][4];
-        [[maybe_unused]] float lse2[2], D[2] = {};
-        barrier_wait(&shared.rows_filled[rows_turn.slot], rows_turn.parity, ROWS_FILLED, rows_turn.slot);
+    const auto start_scores = [&] {
+        const int at = turn.slot * SLOT_BYTES;
+        wgmma_fence();
+#pragma unroll
+        for (int c = 0; c < 4; c++) multiply_64x64x16<false>(S, left1[c], first.at(at + 32 * c), c > 0);
+#pragma unroll
+        for (int c = 0; c < 4; c++) multiply_64x64x16<false>(dP, left2[c], second.at(at + 32 * c), c > 0);
+        wgmma_commit();
+    };
+    const auto start_sums = [&](int slot, bool add) {
+        const int at = slot * SLOT_BYTES;
+        wgmma_fence();
+        if constexpr (KEYS) {
+#pragma unroll
+            for (int c = 0; c < 4; c++) multiply_64x64x16<true>(sum2, left_P[c], second.at(at + 2048 * c), add || c > 0);
+        }
+#pragma unroll
+        for (int c = 0; c < 4; c++) multiply_64x64x16<true>(sum1, left_dS[c], first.at(at + 2048 * c), add || c > 0);
+        wgmma_commit();
+    };
+    const auto scores_are_ready = [&] {
+        sums_are_ready(S);
+        sums_are_ready(dP);
+    };
+    const auto results_are_ready = [&] {
+        sums_are_ready(sum1);
+        if constexpr (KEYS) sums_are_ready(sum2);
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            const uint32_t corner = rows + lane / 8 % 2 * 1024 + lane % 8 * 128 + (((2 * c + lane / 16) ^ lane % 8) << 4);
-            load_blocks(left1[c], corner);
-            load_blocks(left2[c], corner + GROUPS * TILE_BYTES);
+            left_is_free(left_dS[c]);
+            if constexpr (KEYS) left_is_free(left_P[c]);
+        }
+    };
+    // S becomes P, dP becomes dS
+    const auto take_exponentials = [&] {
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            [[maybe_unused]] float4 stats;  // of this thread's two columns
+            if constexpr (KEYS) stats = *reinterpret_cast<const float4 *>(memory.stats + turn.slot * STATS_BYTES + (8 * j + 2 * t) * sizeof(float2));
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const float lse_here = KEYS ? (e % 2 ? stats.z : stats.x) : lse2[e / 2], D_here = KEYS ? (e % 2 ? stats.w : stats.y) : D[e / 2];
+                float &s = S[4 * j + e], &d = dP[4 * j + e];
+                s = exp2_approx(fmaf(s, SCALE * LOG2_E, -lse_here));
+                d = s * (d - D_here);
+            }
+        }
+    };
+    const auto round = [&] {
+        round_pairs(left_dS, dP);
+        if constexpr (KEYS) round_pairs(left_P, S);
+    };
+    const auto rows_address = [&](int slot) { return shared_address(memory.rows + slot * OPERAND_BYTES<KEYS>) + group * TILE_BYTES + warp % 4 * 2048; };
+    // The left operands of a block, for queries D too, and up to its first tile. That is one group's own; the other
+    // group's queries come before all of its keys.
+    const auto enter = [&](const Walk<KEYS> &walk) {
+        barrier_wait(&shared.rows_filled[rows_turn.slot], rows_turn.parity, ROWS_FILLED, rows_turn.slot);
+        const uint32_t corner = rows_address(rows_turn.slot) + lane / 8 % 2 * 1024 + lane % 8 * 128;
+        if constexpr (!KEYS) D[0] = D[1] = 0;
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            const uint32_t at = corner + (((2 * c + lane / 16) ^ lane % 8) << 4);
+            load_blocks(left1[c], at);
+            load_blocks(left2[c], at + GROUPS * TILE_BYTES);
             if constexpr (!KEYS) {
                 uint32_t out[4];
-                load_blocks(out, corner + 2 * GROUPS * TILE_BYTES);
+                load_blocks(out, at + 2 * GROUPS * TILE_BYTES);
 #pragma unroll
                 for (int i = 0; i < 4; i++) D[i % 2] += dot_two(left2[c][i], out[i]);
             }
         }
         if constexpr (!KEYS) {
-            const int64_t at = int64_t(walk.head()) * task.T + own * TILE + own_row;
+            const float *const lse = reinterpret_cast<const float *>(memory.stats + rows_turn.slot * LSE_BYTES) + group * TILE + own_row;
+            float2 *const stats = task.stats + int64_t(walk.head) * task.T + walk.block(task) * BLOCK + group * TILE + own_row;
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 D[half] += __shfl_xor_sync(0xffffffffu, D[half], 1);
                 D[half] += __shfl_xor_sync(0xffffffffu, D[half], 2);
-                lse2[half] = task.lse[at + 8 * half] * LOG2_E;
-                if (t == 0) task.stats[at + 8 * half] = {lse2[half], D[half]};
+                lse2[half] = lse[8 * half] * LOG2_E;
+                if (t == 0) stats[8 * half] = {lse2[half], D[half]};
             }
         }
-
-        float S[32], dP[32], sum1[32];
-        [[maybe_unused]] float sum2[KEYS ? 32 : 1];
-        uint32_t left_dS[4][4];
-        [[maybe_unused]] uint32_t left_P[KEYS ? 4 : 1][4];
-        const auto start_scores = [&] {
-            const int at = turn.slot * SLOT_BYTES;
-            wgmma_fence();
-#pragma unroll
-            for (int c = 0; c < 4; c++) multiply_64x64x16<false>(S, left1[c], first.at(at + 32 * c), c > 0);
-#pragma unroll
-            for (int c = 0; c < 4; c++) multiply_64x64x16<false>(dP, left2[c], second.at(at + 32 * c), c > 0);
-            wgmma_commit();
-        };
-        const auto start_sums = [&](int slot, bool add) {
-            const int at = slot * SLOT_BYTES;
-            wgmma_fence();
-            if constexpr (KEYS) {
-#pragma unroll
-                for (int c = 0; c < 4; c++) multiply_64x64x16<true>(sum2, left_P[c], second.at(at + 2048 * c), add || c > 0);
-            }
-#pragma unroll
-            for (int c = 0; c < 4; c++) multiply_64x64x16<true>(sum1, left_dS[c], first.at(at + 2048 * c), add || c > 0);
-            wgmma_commit();
-        };
-        // S becomes P, dP becomes dS
-        const auto take_exponentials = [&] {
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-                [[maybe_unused]] float4 stats;  // of this thread's two columns
-                if constexpr (KEYS) stats = *reinterpret_cast<const float4 *>(memory.stats + turn.slot * STATS_BYTES + (8 * j + 2 * t) * sizeof(float2));
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    const float lse_here = KEYS ? (e % 2 ? stats.z : stats.x) : lse2[e / 2], D_here = KEYS ? (e % 2 ? stats.w : stats.y) : D[e / 2];
-                    float &s = S[4 * j + e], &d = dP[4 * j + e];
-                    s = exp2_approx(fmaf(s, SCALE * LOG2_E, -lse_here));
-                    d = s * (d - D_here);
-                }
-            }
-        };
-        const auto round = [&] {
-            round_pairs(left_dS, dP);
-            if constexpr (KEYS) round_pairs(left_P, S);
-        };
-        const auto sums_are_done = [&] {
-            wgmma_wait<0>();
-            sums_are_ready(sum1);
-            if constexpr (KEYS) sums_are_ready(sum2);
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                left_is_free(left_dS[c]);
-                if constexpr (KEYS) left_is_free(left_P[c]);
-            }
-        };
-
-        // The block's first tile is one group's own; the other group's queries come before all its keys.
-        const bool skips = group == (KEYS ? 1 : 0);
         if (skips) {
             wait_tile();
             free_tile(turn.slot);
             turn.advance();
+            my_turn();
+            your_turn();
         }
         wait_tile();
-        start_scores();
+    };
+
+    // One block's results, once its last sums are done.
+    const auto write = [&](const Walk<KEYS> &walk, int slot, int rows_slot) {
+        results_are_ready();
+        free_tile(slot);
+        const int64_t C = int64_t(task.NH) * HS, b = walk.head / task.NH, h = walk.head % task.NH;
+        bf16 *const to = task.dqkv + (b * task.T + walk.block(task) * BLOCK + group * TILE + warp % 4 * 16) * 3 * C + h * HS;
+        write_rows(to + (KEYS ? C : 0), 3 * C, rows_address(rows_slot), sum1, SCALE);
+        if constexpr (KEYS) write_rows(to + 2 * C, 3 * C, rows_address(rows_slot) + GROUPS * TILE_BYTES, sum2, 1.0f);
+        async_fence();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&shared.rows_emptied[rows_slot]);
+    };
+
+    if (group == 1) your_turn();
+    Walk<KEYS> walk(task);
+    enter(walk);
+    my_turn();
+    start_scores();
+    your_turn();
+    for (;;) {
         wgmma_wait<0>();
-        sums_are_ready(S);
-        sums_are_ready(dP);
+        scores_are_ready();
 #pragma unroll
-        for (int e = 0; e < 32; e++) {  // its own: a query doesn't see later keys
+        for (int e = 0; e < 32; e++) {  // its own tile: a query doesn't see later keys
             const int row = own_row + e % 4 / 2 * 8, column = e / 4 * 8 + 2 * t + e % 2;
             if (KEYS ? column < row : column > row) S[e] = -INFINITY;
         }
         take_exponentials();
         round();
         bool add = false;
-        for (int left = walk.tiles() - skips - 1; left > 0; left--, add = true) {
+        for (int left = walk.tiles(task) - skips - 1; left > 0; left--, add = true) {
             const int slot = turn.slot;
             turn.advance();
             wait_tile();
+            my_turn();
             start_scores();
             start_sums(slot, add);
+            your_turn();
             wgmma_wait<1>();
-            sums_are_ready(S);
-            sums_are_ready(dP);
+            scores_are_ready();
             take_exponentials();
-            sums_are_done();
+            wgmma_wait<0>();
+            results_are_ready();
             free_tile(slot);
             round();
         }
-        start_sums(turn.slot, add);
-        sums_are_done();
-        free_tile(turn.slot);
-        turn.advance();
 
-        const int64_t C = int64_t(task.NH) * HS, b = walk.head() / task.NH, h = walk.head() % task.NH;
-        bf16 *const to = task.dqkv + (b * task.T + own * TILE + warp % 4 * 16) * 3 * C + h * HS;
-        write_rows(to + (KEYS ? C : 0), 3 * C, rows, sum1, SCALE);
-        if constexpr (KEYS) write_rows(to + 2 * C, 3 * C, rows + GROUPS * TILE_BYTES, sum2, 1.0f);
-        async_fence();
-        __syncwarp();
-        if (lane == 0) barrier_arrive(&shared.rows_emptied[rows_turn.slot]);
+        Walk<KEYS> next = walk;
+        next.advance(task);
+        const int slot = turn.slot, rows_slot = rows_turn.slot;
+        turn.advance();
+        rows_turn.advance();
+        if (!next.more(task)) {
+            my_turn();
+            start_sums(slot, add);
+            your_turn();
+            wgmma_wait<0>();
+            write(walk, slot, rows_slot);
+            return;
+        }
+        enter(next);
+        my_turn();
+        start_sums(slot, add);
+        start_scores();  // the next block's, multiplied while this one's results are written
+        your_turn();
+        wgmma_wait<1>();
+        write(walk, slot, rows_slot);
+        walk = next;
     }
 }
 
@@ -356,7 +407,8 @@ __global__ void __launch_bounds__(THREADS, 1) differentiate_attention(const __gr
             multiply<KEYS>(task, shared, memory, warp);
         } else {
             keep_registers<OTHER_REGISTERS>();
-            if (warp == WARPS && elected()) load<KEYS>(maps, task, shared, memory);
+            if (warp == WARPS && elected()) load_rows<KEYS>(maps, task, shared, memory);
+            if (warp == WARPS + 1 && elected()) load_tiles<KEYS>(maps, task, shared, memory);
         }
     }
 }

@@ -120,6 +120,8 @@ __device__ __forceinline__ bool elected() {
 
 // `threads` threads, whole warps, meet at hardware barrier `id`; 0 is that of __syncthreads.
 __device__ __forceinline__ void some_meet(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+// Counts for those who meet there, without waiting.
+__device__ __forceinline__ void some_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
 // -- tile copies: a box of a matrix, from column x and row y, zero where the matrix has ended. The whole
 // box counts as bytes of the barrier.

@@ -4,7 +4,7 @@
 //
 //   nvcc -std=c++17 -O3 -arch=sm_90a -DLLMC_CUDA -I. -o build/attention_bench tests/bench/attention_bench.cu
 //       llmc/cuda/attention{,_flash,_flash_fp32,_wgmma,_decode}.cu build/cuda/cuda/attention_cudnn.o -ldl   (one line)
-//   build/attention_bench [times]        "times": no checks of the large shapes
+//   build/attention_bench [times [B NH]]   "times": no checks of the large shapes; B NH: of that one alone, T 1024, HS 64
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -272,6 +272,11 @@ int main(int argc, char **argv) {
         lane.max_shared = int(device.sharedMemPerBlockOptin), lane.l2_bytes = size_t(device.l2CacheSize);
         printf("%s, %d multiprocessors\n", device.name, lane.sms);
 
+        if (argc > 3) {
+            shape<bf16>(lane, std::stoi(argv[2]), 1024, std::stoi(argv[3]), 64, false, true);
+            lane.attention.reset();
+            return 0;
+        }
         for (auto [B, T, NH, HS] : {std::array{2, 7, 3, 16}, {1, 1, 1, 64}, {2, 130, 3, 11}, {2, 96, 3, 32}, {3, 200, 2, 40}, {1, 257, 2, 128},
                                     {1, 75, 2, 256}, {1, 33, 1, 203}, {2, 64, 100, 8},
                                     {1, 128, 1, 64}, {2, 256, 2, 64}, {3, 384, 3, 64}, {2, 640, 90, 64}}) {
