@@ -86,15 +86,14 @@ def open_with_dependencies(path, dlopen):
 
 
 def offer(soname):
-    """Load `soname` from an installed wheel when the system has none, so that a later dlopen finds it.
+    """Load `soname` from an installed wheel, or else from the system, so that a later dlopen finds it.
 
-    For what an engine opens only when it needs it, and does without when it isn't there: never an error.
+    For what an engine opens only when it needs it, and does without when it isn't there: never an error. The wheel
+    comes first because it was installed for this engine, while a system's library may be older.
     """
-    try:
-        ctypes.CDLL(soname, mode=ctypes.RTLD_GLOBAL)
-    except OSError:
-        with contextlib.suppress(OSError, LibraryNotFound):
-            _load_from_wheel(soname)
+    with contextlib.suppress(OSError, LibraryNotFound):
+        if not _load_from_wheel(soname):
+            ctypes.CDLL(soname, mode=ctypes.RTLD_GLOBAL)
 
 
 def wheel_of(soname):
@@ -103,18 +102,20 @@ def wheel_of(soname):
 
 
 def _load_from_wheel(soname):
+    """Whether a wheel, or what cuda-pathfinder searches, has it."""
     for folder in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
         for start in ("nvidia", "scipy_openblas32"):
             for found in sorted(Path(folder, start).glob(f"**/{soname}")):
                 open_with_dependencies(found, functools.partial(ctypes.CDLL, mode=ctypes.RTLD_GLOBAL))
-                return
+                return True
     if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.pathfinder"):
         from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
-        try:  # it also looks into conda environments and toolkits
+        # it also looks into conda environments and toolkits
+        with contextlib.suppress(DynamicLibNotFoundError, ValueError, RuntimeError):
             load_nvidia_dynamic_lib(soname.split(".so")[0].removeprefix("lib"))
-        except (DynamicLibNotFoundError, ValueError, RuntimeError):
-            pass  # the next opening names the object once more, and that message is the one to show
+            return True
+    return False  # the next opening names the object once more, and that message is the one to show
 
 
 def _listed(paths):

@@ -170,6 +170,15 @@ def test_a_broken_wheel_of_what_is_opened_late_is_no_error(tmp_path, monkeypatch
     assert _native.load("cuda", late_opener(tmp_path / "a.so", "libtorn.so.9")).build_info == "absent"
 
 
+@pytest.mark.parametrize("has_wheel, asked", [(True, ["wheel"]), (False, ["wheel", "system"])])
+def test_a_wheel_goes_before_the_system(monkeypatch, has_wheel, asked):
+    found = []
+    monkeypatch.setattr(_find, "_load_from_wheel", lambda soname: found.append("wheel") or has_wheel)
+    monkeypatch.setattr(_find.ctypes, "CDLL", lambda soname, mode: found.append("system"))
+    _find.offer("libany.so.9")
+    assert found == asked
+
+
 def test_the_engine_opens_cudnn_by_the_name_that_is_offered():
     source = (_find.CHECKOUT / "llmc" / "cuda" / "attention_cudnn.cpp").read_text()
     (soname,) = _find.OPENED_LATER["cuda"]
