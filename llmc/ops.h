@@ -64,10 +64,9 @@ void linear_backward_input(Lane &, X *dinp /*(N,C)*/, const X *dout /*(N,OC)*/, 
 template <class X>
 void linear_gelu_backward_input(Lane &, X *dpre /*(N,C)*/, X *dsum /*(C)*/, void *scratch, const X *dout /*(N,OC)*/, const X *w,
                                 const X *pre /*(N,C)*/, int N, int C, int OC, Into);
-// dw into= dout^T inp, db into= column sums of dout (db may be null). scratch: linear_scratch_bytes(N, OC).
+// dw into= dout^T inp
 template <class X>
-void linear_backward_weight(Lane &, X *dw /*(OC,C)*/, X *db /*(OC)*/, void *scratch, const X *dout /*(N,OC)*/, const X *inp /*(N,C)*/,
-                            int N, int C, int OC, Into);
+void linear_backward_weight(Lane &, X *dw /*(OC,C)*/, const X *dout /*(N,OC)*/, const X *inp /*(N,C)*/, int N, int C, int OC, Into);
 size_t linear_scratch_bytes(int N, int OC);
 
 enum class LinearOp { FORWARD, RESIDUAL_FORWARD, GELU_FORWARD, BACKWARD_INPUT, GELU_BACKWARD_INPUT, BACKWARD_WEIGHT };
@@ -112,9 +111,10 @@ template <class X>
 size_t attention_scratch_bytes(Lane &, const AttentionPlan &, int B, int T, int C, int NH);
 template <class X>
 void attention_forward(Lane &, const AttentionPlan &, X *out /*(B,T,C)*/, float *lse /*(B,NH,T)*/, const X *qkv, void *scratch, int B, int T, int C, int NH);
+// dsum (may be null) into= column sums of dqkv as stored: the bias gradient of the linear layer before.
 template <class X>
-void attention_backward(Lane &, const AttentionPlan &, X *dqkv /*(B,T,3C)*/, void *scratch, const X *dout /*(B,T,C)*/, const X *qkv /*(B,T,3C)*/,
-                        const X *out /*(B,T,C)*/, const float *lse, int B, int T, int C, int NH);
+void attention_backward(Lane &, const AttentionPlan &, X *dqkv /*(B,T,3C)*/, X *dsum /*(3C)*/, void *scratch, const X *dout /*(B,T,C)*/,
+                        const X *qkv /*(B,T,3C)*/, const X *out /*(B,T,C)*/, const float *lse, int B, int T, int C, int NH, Into);
 // One new position: puts qkv's row b at cache[b,position] and attends over cache[b,0..position].
 // cache (rows,T,3C) is the qkv tensor of the prefill. Any T, no preparation needed. position is on the device, so that
 // one captured graph serves every token; the caller has seen to it that it is below T.

@@ -446,7 +446,7 @@ class GPT2 final : public Model {
             {Op::FORWARD, chunk_rows_, C, Vp, false, no}, {Op::BACKWARD_INPUT, chunk_rows_, C, Vp, false, no},
         };
         for (const Into into : {Into::ASSIGN, Into::ADD}) {
-            uses.push_back({Op::BACKWARD_WEIGHT, N, C, 3 * C, true, into});
+            uses.push_back({Op::BACKWARD_WEIGHT, N, C, 3 * C, false, into});
             uses.push_back({Op::BACKWARD_WEIGHT, N, C, C, false, into});
             uses.push_back({Op::BACKWARD_WEIGHT, N, C, 4 * C, false, into});
             uses.push_back({Op::BACKWARD_WEIGHT, N, 4 * C, C, false, into});
@@ -546,7 +546,7 @@ class GPT2 final : public Model {
                 linear_backward_input(compute(), dlnf, a_.logits, param(WTE), rows, C, Vp);
             }
             const auto span = lanes.span(COMPUTE, "dwte");
-            linear_backward_weight<X>(compute(), grad(WTE), nullptr, a_.scratch, a_.logits, lnf, rows, C, Vp, row == 0 ? into : Into::ADD);
+            linear_backward_weight(compute(), grad(WTE), a_.logits, lnf, rows, C, Vp, row == 0 ? into : Into::ADD);
         }
     }
 
@@ -579,7 +579,7 @@ class GPT2 final : public Model {
             }
             {
                 const auto span = lanes.span(COMPUTE, "fcproj dweight", l);
-                linear_backward_weight<X>(compute(), grad(FCPROJW, l), nullptr, a_.scratch, dx, gelu(l), N, 4 * C, C, into);
+                linear_backward_weight(compute(), grad(FCPROJW, l), dx, gelu(l), N, 4 * C, C, into);
             }
             {
                 const auto span = lanes.span(COMPUTE, "fcproj dinput", l);
@@ -596,7 +596,7 @@ class GPT2 final : public Model {
             }
             {
                 const auto span = lanes.span(COMPUTE, "fc dweight", l);
-                linear_backward_weight<X>(compute(), grad(FCW, l), nullptr, a_.scratch, a_.wide, ln2(l), N, C, 4 * C, into);
+                linear_backward_weight(compute(), grad(FCW, l), a_.wide, ln2(l), N, C, 4 * C, into);
             }
             {
                 const auto span = lanes.span(COMPUTE, "fc dinput", l);
@@ -609,7 +609,7 @@ class GPT2 final : public Model {
             }
             {
                 const auto span = lanes.span(COMPUTE, "attproj dweight", l);
-                linear_backward_weight<X>(compute(), grad(ATTPROJW, l), nullptr, a_.scratch, dx, att, N, C, C, into);
+                linear_backward_weight(compute(), grad(ATTPROJW, l), dx, att, N, C, C, into);
             }
             {
                 const auto span = lanes.span(COMPUTE, "attproj dinput", l);
@@ -617,7 +617,7 @@ class GPT2 final : public Model {
             }
             {
                 const auto span = lanes.span(COMPUTE, "attention bwd", l);
-                attention_backward(compute(), attention_, a_.wide, a_.scratch, a_.branch, qkv, att, layer(a_.lse, l, NH), B, T, C, NH);
+                attention_backward(compute(), attention_, a_.wide, grad(QKVB, l), a_.scratch, a_.branch, qkv, att, layer(a_.lse, l, NH), B, T, C, NH, into);
             }
             if (options.recompute >= 2) {
                 const auto span = lanes.span(COMPUTE, "norm 1 again", l);
@@ -625,7 +625,7 @@ class GPT2 final : public Model {
             }
             {
                 const auto span = lanes.span(COMPUTE, "qkv dweight", l);
-                linear_backward_weight(compute(), grad(QKVW, l), grad(QKVB, l), a_.scratch, a_.wide, ln1(l), N, C, 3 * C, into);
+                linear_backward_weight(compute(), grad(QKVW, l), a_.wide, ln1(l), N, C, 3 * C, into);
             }
             {
                 const auto span = lanes.span(COMPUTE, "qkv dinput", l);

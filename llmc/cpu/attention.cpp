@@ -8,6 +8,7 @@
 #include "../error.h"
 #include "../ops.h"
 #include "blas.h"
+#include "column_sum.h"
 #include "parallel.h"
 #include "vector.h"
 
@@ -127,8 +128,8 @@ void attention_forward(Lane &lane, const AttentionPlan &, X *out, float *lse, co
 }
 
 template <class X>
-void attention_backward(Lane &lane, const AttentionPlan &, X *dqkv, void *scratch, const X *dout, const X *qkv, const X *out,
-                        const float *lse, int B, int T, int C, int NH) {
+void attention_backward(Lane &lane, const AttentionPlan &, X *dqkv, X *dsum, void *scratch, const X *dout, const X *qkv, const X *out,
+                        const float *lse, int B, int T, int C, int NH, Into into) {
     const int64_t HS = C / NH, stride = 3 * int64_t(C), block = std::min<int64_t>(ROWS, T);
     const float scale = 1.0f / std::sqrt(float(HS));
 #pragma omp parallel num_threads(lane.threads) if (int64_t(B) * T * C >= WORTH_A_TEAM)
@@ -152,6 +153,7 @@ void attention_backward(Lane &lane, const AttentionPlan &, X *dqkv, void *scratc
             }
         }
     }
+    if (dsum) column_sum(lane, dsum, dqkv, B * T, 3 * C, into);
 }
 
 template <class X>
@@ -172,8 +174,8 @@ void attention_decode(Lane &lane, X *out, X *cache, const X *qkv, int rows, int 
 template std::string attention_prepare<float>(Lane &, const AttentionPlan &, int, int, int, int);
 template size_t attention_scratch_bytes<float>(Lane &, const AttentionPlan &, int, int, int, int);
 template void attention_forward<float>(Lane &, const AttentionPlan &, float *, float *, const float *, void *, int, int, int, int);
-template void attention_backward<float>(Lane &, const AttentionPlan &, float *, void *, const float *, const float *, const float *,
-                                        const float *, int, int, int, int);
+template void attention_backward<float>(Lane &, const AttentionPlan &, float *, float *, void *, const float *, const float *, const float *,
+                                        const float *, int, int, int, int, Into);
 template void attention_decode<float>(Lane &, float *, float *, const float *, int, int, const int *, int, int);
 
 }  // namespace llmc

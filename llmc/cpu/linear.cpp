@@ -101,13 +101,12 @@ void linear_gelu_backward_input(Lane &lane, X *dpre, X *dsum, void *, const X *d
 size_t linear_scratch_bytes(int, int) { return 0; }
 
 template <class X>
-void linear_backward_weight(Lane &lane, X *dw, X *db, void *, const X *dout, const X *inp, int N, int C, int OC, Into into) {
+void linear_backward_weight(Lane &lane, X *dw, const X *dout, const X *inp, int N, int C, int OC, Into into) {
     const float beta = into == Into::ADD ? 1 : 0;
     for_tiles(lane, OC, C, [=](const Tile &t) {
         gemm(Side::TRANSPOSED, Side::AS_IS, t.row.size(), t.col.size(), N, 1, dout + t.row.begin, OC, inp + t.col.begin, C, beta,
              dw + t.row.begin * C + t.col.begin, C);
     });
-    if (db) column_sum(lane, db, dout, N, OC, into);
 }
 
 // OpenBLAS chooses by itself, and has nothing to tell.
@@ -123,6 +122,6 @@ template void linear_residual_forward<float>(Lane &, float *, const float *, con
 template void linear_gelu_forward<float>(Lane &, float *, float *, const float *, const float *, const float *, int, int, int);
 template void linear_backward_input<float>(Lane &, float *, const float *, const float *, int, int, int);
 template void linear_gelu_backward_input<float>(Lane &, float *, float *, void *, const float *, const float *, const float *, int, int, int, Into);
-template void linear_backward_weight<float>(Lane &, float *, float *, void *, const float *, const float *, int, int, int, Into);
+template void linear_backward_weight<float>(Lane &, float *, const float *, const float *, int, int, int, Into);
 
 }  // namespace llmc

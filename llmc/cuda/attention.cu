@@ -11,6 +11,7 @@
 
 #include "../ops.h"
 #include "attention_wgmma.h"
+#include "column_sum.h"
 #include "lane.cuh"
 
 namespace llmc {
@@ -69,11 +70,12 @@ std::string attention_prepare(Lane &lane, const AttentionPlan &plan, int B, int 
     return "";
 }
 
-// Covers cuDNN's workspace if the shape was prepared before, and the own backward's row sums.
+// Covers cuDNN's workspace if the shape was prepared before, the own backwards' row sums, and column sums.
 template <class X>
 size_t attention_scratch_bytes(Lane &lane, const AttentionPlan &plan, int B, int T, int C, int NH) {
     const AttentionShape shape = checked(plan, B, T, C, NH);
-    const size_t own = takes_wgmma<X>(lane, plan, shape) ? wgmma_attention_scratch_bytes(B, T, NH) : size_t(B) * NH * T * sizeof(float);
+    const size_t own = std::max({size_t(B) * NH * T * sizeof(float), column_sum_bytes(B * T, 3 * C),
+                                 takes_wgmma<X>(lane, plan, shape) ? wgmma_attention_scratch_bytes(B, T, NH) : 0});
     const CudnnAttention *cudnn = std::is_same<X, float>::value ? nullptr : prepared(lane, plan, shape);
     const size_t bytes = cudnn ? std::max(own, cudnn->workspace_bytes(shape)) : own;
     return (bytes + 255) / 256 * 256;
@@ -90,25 +92,26 @@ void attention_forward(Lane &lane, const AttentionPlan &plan, X *out, float *lse
 }
 
 template <class X>
-void attention_backward(Lane &lane, const AttentionPlan &plan, X *dqkv, void *scratch, const X *dout, const X *qkv, const X *out, const float *lse, int B,
-                        int T, int C, int NH) {
+void attention_backward(Lane &lane, const AttentionPlan &plan, X *dqkv, X *dsum, void *scratch, const X *dout, const X *qkv, const X *out, const float *lse,
+                        int B, int T, int C, int NH, Into into) {
     const AttentionShape shape = checked(plan, B, T, C, NH);
     CudnnAttention *cudnn = std::is_same<X, float>::value ? nullptr : prepared(lane, plan, shape);
     const bool packed = aligned(dqkv) && aligned(dout) && aligned(qkv) && aligned(out);
     if constexpr (!std::is_same<X, float>::value) {
-        if (packed && takes_wgmma<X>(lane, plan, shape)) return wgmma_attention_backward(lane, dqkv, scratch, dout, qkv, out, lse, B, T, C, NH);
+        if (packed && takes_wgmma<X>(lane, plan, shape)) return wgmma_attention_backward(lane, dqkv, dsum, scratch, dout, qkv, out, lse, B, T, C, NH, into);
     }
     if (cudnn && packed && cudnn->has_backward(shape))
         enqueued("attention_backward", cudnn->backward(shape, dqkv, scratch, dout, qkv, out, lse));
     else
         flash_backward<X>(lane.stream, lane.max_shared, dqkv, static_cast<float *>(scratch), dout, qkv, out, lse, B, T, C, NH);
+    if (dsum) column_sum(lane, dsum, scratch, dqkv, B * T, 3 * C, into);
 }
 
 #define LLMC_INSTANTIATE(X)                                                                                                                    \
     template std::string attention_prepare<X>(Lane &, const AttentionPlan &, int, int, int, int);                                              \
     template size_t attention_scratch_bytes<X>(Lane &, const AttentionPlan &, int, int, int, int);                                             \
     template void attention_forward<X>(Lane &, const AttentionPlan &, X *, float *, const X *, void *, int, int, int, int);                    \
-    template void attention_backward<X>(Lane &, const AttentionPlan &, X *, void *, const X *, const X *, const X *, const float *, int, int, int, int);
+    template void attention_backward<X>(Lane &, const AttentionPlan &, X *, X *, void *, const X *, const X *, const X *, const float *, int, int, int, int, Into);
 LLMC_INSTANTIATE(float)
 LLMC_INSTANTIATE(bf16)
 

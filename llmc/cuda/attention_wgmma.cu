@@ -23,6 +23,7 @@
 
 #include "../dtype.h"
 #include "approx.cuh"
+#include "column_sum.h"
 #include "hopper.cuh"
 #include "lane.cuh"
 #include "tensor_map.h"
@@ -49,7 +50,13 @@ constexpr int OPERAND_BYTES = (KEYS ? 2 : 3) * GROUPS * TILE_BYTES;
 constexpr int LSE_BYTES = BLOCK * int(sizeof(float));
 // Statistics: of each tile's queries, or of both blocks of rows.
 template <bool KEYS>
-constexpr int SHARED_BYTES = 1024 + SLOTS * SLOT_BYTES + 2 * OPERAND_BYTES<KEYS> + (KEYS ? SLOTS * STATS_BYTES : 2 * LSE_BYTES);
+constexpr int ALL_STATS_BYTES = KEYS ? SLOTS * STATS_BYTES : 2 * LSE_BYTES;
+template <bool KEYS>
+constexpr int PARTS = KEYS ? 2 : 1;  // of dqkv: K and V, or Q
+template <bool KEYS>
+constexpr int SUMS_BYTES = 2 * PARTS<KEYS> * WARPS * HS * int(sizeof(float));
+template <bool KEYS>
+constexpr int SHARED_BYTES = 1024 + SLOTS * SLOT_BYTES + 2 * OPERAND_BYTES<KEYS> + ALL_STATS_BYTES<KEYS> + SUMS_BYTES<KEYS>;
 
 enum Wait { TILE_FILLED, TILE_EMPTIED, ROWS_FILLED, ROWS_EMPTIED };  // to tell them apart when watched
 
@@ -57,6 +64,7 @@ struct Task {
     bf16 *dqkv;        // (B,T,3,NH,HS)
     const float *lse;  // (B,NH,T)
     float2 *stats;     // (B,NH,T): lse * log2(e) and D, from the launch for queries to the one for keys
+    float *partials;   // (B*T/TILE,3C): sums of dqkv as stored over TILE rows each
     int T, NH, heads;  // heads: B * NH
     bool paired;
     __host__ __device__ int blocks() const { return T / BLOCK; }
@@ -106,10 +114,12 @@ struct Control {  // static shared memory
 
 struct Memory {  // dynamic shared memory
     unsigned char *ring, *rows, *stats;
+    float *sums;
     template <bool KEYS>
     __device__ static Memory of(unsigned char *start) {
         unsigned char *const ring = start + (1024 - shared_address(start) % 1024) % 1024, *const rows = ring + SLOTS * SLOT_BYTES;
-        return {ring, rows, rows + 2 * OPERAND_BYTES<KEYS>};
+        unsigned char *const stats = rows + 2 * OPERAND_BYTES<KEYS>;
+        return {ring, rows, stats, reinterpret_cast<float *>(stats + ALL_STATS_BYTES<KEYS>)};
     }
 };
 
@@ -168,8 +178,9 @@ __device__ __forceinline__ uint32_t two_bf16(float first, float second) {  // a 
     const __nv_bfloat162 two = __floats2bfloat162_rn(first, second);
     return *reinterpret_cast<const uint32_t *>(&two);
 }
+__device__ __forceinline__ float2 two_floats(uint32_t word) { return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&word)); }
 __device__ __forceinline__ float dot_two(uint32_t a, uint32_t b) {
-    const float2 x = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&a)), y = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&b));
+    const float2 x = two_floats(a), y = two_floats(b);
     return fmaf(x.x, y.x, x.y * y.y);
 }
 
@@ -179,8 +190,9 @@ __device__ __forceinline__ void round_pairs(uint32_t (&left)[4][4], const float 
     for (int i = 0; i < 16; i++) left[i / 4][i % 4] = two_bf16(sum[2 * i], sum[2 * i + 1]);
 }
 
-// A warp's 16 rows of sums to rows of memory `stride` values apart, by way of 2 KiB of shared memory.
-__device__ __forceinline__ void write_rows(bf16 *to, int64_t stride, uint32_t by_way_of, const float (&sum)[32], float factor) {
+// A warp's 16 rows of sums to rows of memory `stride` values apart, by way of 2 KiB of shared memory. Leaves in column[2 j + e]
+// the sum of what this thread has stored of column 8 j + 2 t + e.
+__device__ __forceinline__ void write_rows(bf16 *to, int64_t stride, uint32_t by_way_of, const float (&sum)[32], float factor, float (&column)[16]) {
     const int lane = threadIdx.x % 32;
     const uint32_t corner = by_way_of + lane / 8 % 2 * 1024 + lane % 8 * 128;
 #pragma unroll
@@ -188,6 +200,11 @@ __device__ __forceinline__ void write_rows(bf16 *to, int64_t stride, uint32_t by
         uint32_t word[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) word[i] = two_bf16(sum[4 * j + 2 * i] * factor, sum[4 * j + 2 * i + 1] * factor);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float2 upper = two_floats(word[2 * i]), lower = two_floats(word[2 * i + 1]);
+            column[2 * (j + i)] = upper.x + lower.x, column[2 * (j + i) + 1] = upper.y + lower.y;
+        }
         store_blocks(corner + (((j + lane / 16) ^ lane % 8) << 4), word[0], word[1], word[2], word[3]);
     }
     __syncwarp();
@@ -200,6 +217,21 @@ __device__ __forceinline__ void write_rows(bf16 *to, int64_t stride, uint32_t by
         *reinterpret_cast<uint4 *>(to + row * stride + lane % 8 * 8) = piece;
     }
     __syncwarp();
+}
+
+// The sums over a warp's rows: each exchange with a lane of other rows halves the columns that a lane looks after, until
+// those of 8 g + 2 t and the next are left.
+__device__ __forceinline__ float2 sum_rows(float (&column)[16]) {
+#pragma unroll
+    for (int distance = 16, left = 8; left > 1; distance /= 2, left /= 2) {
+        const bool upper = threadIdx.x & distance;
+#pragma unroll
+        for (int k = 0; k < left; k++) {
+            const float mine = upper ? column[left + k] : column[k], others = upper ? column[k] : column[left + k];
+            column[k] = mine + __shfl_xor_sync(0xffffffffu, others, distance);
+        }
+    }
+    return {column[0], column[1]};
 }
 
 // warp 0 .. WARPS-1 is the same for the whole warp.
@@ -322,12 +354,27 @@ __device__ __forceinline__ void multiply(const Task &task, Control &shared, cons
         results_are_ready();
         free_tile(slot);
         const int64_t C = int64_t(task.NH) * HS, b = walk.head / task.NH, h = walk.head % task.NH;
-        bf16 *const to = task.dqkv + (b * task.T + walk.block(task) * BLOCK + group * TILE + warp % 4 * 16) * 3 * C + h * HS;
-        write_rows(to + (KEYS ? C : 0), 3 * C, rows_address(rows_slot), sum1, SCALE);
-        if constexpr (KEYS) write_rows(to + 2 * C, 3 * C, rows_address(rows_slot) + GROUPS * TILE_BYTES, sum2, 1.0f);
+        const int64_t row = b * task.T + walk.block(task) * BLOCK + group * TILE;
+        bf16 *const to = task.dqkv + (row + warp % 4 * 16) * 3 * C + h * HS;
+        float column[16];
+        float *const sums = memory.sums + (rows_slot * GROUPS + group) * PARTS<KEYS> * 4 * HS;  // (parts, 4 warps, HS)
+        const auto keep_sums = [&](int part) { *reinterpret_cast<float2 *>(sums + (part * 4 + warp % 4) * HS + 8 * g + 2 * t) = sum_rows(column); };
+        write_rows(to + (KEYS ? C : 0), 3 * C, rows_address(rows_slot), sum1, SCALE, column);
+        keep_sums(0);
+        if constexpr (KEYS) {
+            write_rows(to + 2 * C, 3 * C, rows_address(rows_slot) + GROUPS * TILE_BYTES, sum2, 1.0f, column);
+            keep_sums(1);
+        }
         async_fence();
         __syncwarp();
         if (lane == 0) barrier_arrive(&shared.rows_emptied[rows_slot]);
+        // The group's four warps meet; the next block's sums lie elsewhere, and before those of the one after it they meet again.
+        some_meet(1 + GROUPS + group, 128);
+        const int thread = threadIdx.x % 128, part = thread / HS;
+        if (part < PARTS<KEYS>) {
+            const float *const four = sums + part * 4 * HS + thread % HS;
+            task.partials[row / TILE * 3 * C + (KEYS + part) * C + h * HS + thread % HS] = (four[0] + four[HS]) + (four[2 * HS] + four[3 * HS]);
+        }
     };
 
     if (group == 1) your_turn();
@@ -439,19 +486,24 @@ bool wgmma_attention_available(const Lane &lane, int T, int C, int NH) {
     return compiled;
 }
 
-size_t wgmma_attention_scratch_bytes(int B, int T, int NH) { return size_t(B) * NH * T * sizeof(float2); }
+size_t wgmma_attention_scratch_bytes(int B, int T, int NH) {
+    const size_t N = size_t(B) * T;
+    return N * NH * sizeof(float2) + N / TILE * 3 * NH * HS * sizeof(float);
+}
 
-void wgmma_attention_backward(Lane &lane, bf16 *dqkv, void *scratch, const bf16 *dout, const bf16 *qkv, const bf16 *out, const float *lse, int B, int T,
-                              int C, int NH) {
+void wgmma_attention_backward(Lane &lane, bf16 *dqkv, bf16 *dsum, void *scratch, const bf16 *dout, const bf16 *qkv, const bf16 *out, const float *lse, int B, int T,
+                              int C, int NH, Into into) {
     const auto map = [&](const bf16 *tensor, int parts) {
         const int64_t row = int64_t(parts) * C;
         return tensor_map<4>("attention_backward", tensor, {HS, int64_t(parts) * NH, T, B}, {HS, row, T * row}, {HS, 1, TILE, 1});
     };
     const Maps maps = {map(qkv, 3), map(out, 1), map(dout, 1)};
-    Task task = {dqkv, lse, static_cast<float2 *>(scratch), T, NH, B * NH, true};
+    float2 *const stats = static_cast<float2 *>(scratch);
+    Task task = {dqkv, lse, stats, reinterpret_cast<float *>(stats + int64_t(B) * NH * T), T, NH, B * NH, true};
     task.paired = task.items() >= 4 * lane.sms;
     launch<false>(lane, maps, task);
     launch<true>(lane, maps, task);
+    if (dsum) add_partials(lane, dsum, task.partials, int(int64_t(B) * T / TILE), 3 * C, into);
 }
 
 }  // namespace llmc

@@ -11,8 +11,8 @@ bool wgmma_attention_available(const Lane &, int T, int C, int NH);
 
 // attention_backward of ops.h for bf16. Every pointer aligned to 16 bytes, scratch of wgmma_attention_scratch_bytes.
 // Deterministic.
-void wgmma_attention_backward(Lane &, bf16 *dqkv, void *scratch, const bf16 *dout, const bf16 *qkv, const bf16 *out, const float *lse, int B, int T, int C,
-                              int NH);
+void wgmma_attention_backward(Lane &, bf16 *dqkv, bf16 *dsum, void *scratch, const bf16 *dout, const bf16 *qkv, const bf16 *out, const float *lse, int B,
+                              int T, int C, int NH, Into);
 size_t wgmma_attention_scratch_bytes(int B, int T, int NH);
 
 }  // namespace llmc

@@ -68,12 +68,6 @@ void add_product_to_rows(Lane &lane, X *out, const X *residual, const X *inp, co
     product<X>(lane, {Product::FORWARD, Epilogue::NONE, Into::ADD, N, C, OC}, {w, inp, out});
 }
 
-template <class X>
-__global__ void __launch_bounds__(THREADS) add_vector(X *sum, const X *term, int n) {
-    const int i = blockIdx.x * THREADS + threadIdx.x;
-    if (i < n) sum[i] = from_float<X>(to_float(sum[i]) + to_float(term[i]));
-}
-
 }  // namespace
 
 template <class X>
@@ -138,24 +132,11 @@ void linear_gelu_backward_input(Lane &lane, X *dpre, X *dsum, void *scratch, con
 }
 
 template <class X>
-void linear_backward_weight(Lane &lane, X *dw, X *db, void *scratch, const X *dout, const X *inp, int N, int C, int OC, Into into) {
+void linear_backward_weight(Lane &lane, X *dw, const X *dout, const X *inp, int N, int C, int OC, Into into) {
     check_sizes("linear_backward_weight", N, C, OC);
     if (N == 0) {  // a sum of nothing
-        if (into == Into::ADD) return;
-        cuda_check(cudaMemsetAsync(dw, 0, size_t(OC) * C * sizeof(X), lane.stream), "linear_backward_weight: zero dw");
-        if (db) cuda_check(cudaMemsetAsync(db, 0, size_t(OC) * sizeof(X), lane.stream), "linear_backward_weight: zero db");
+        if (into == Into::ASSIGN) cuda_check(cudaMemsetAsync(dw, 0, size_t(OC) * C * sizeof(X), lane.stream), "linear_backward_weight: zero dw");
         return;
-    }
-    if (db) {
-        if constexpr (fuses_more_than_bias<X>) {  // the epilogue assigns only
-            X *const gradient = into == Into::ADD ? static_cast<X *>(scratch) : db;
-            if (try_product<X>(lane, {Product::BACKWARD_WEIGHT, Epilogue::BIAS_GRADIENT, into, N, C, OC}, {inp, dout, dw, gradient})) {
-                if (into == Into::ASSIGN) return;
-                add_vector<<<unsigned(ceil_div(OC, THREADS)), THREADS, 0, lane.stream>>>(db, gradient, OC);
-                return launch_check("linear_backward_weight: bias");
-            }
-        }
-        column_sum(lane, db, scratch, dout, N, OC, into);
     }
     product<X>(lane, {Product::BACKWARD_WEIGHT, Epilogue::NONE, into, N, C, OC}, {inp, dout, dw});
 }
@@ -176,7 +157,7 @@ std::string linear_take_notes(Lane &lane) {
     template void linear_gelu_forward(Lane &, X *, X *, const X *, const X *, const X *, int, int, int);                     \
     template void linear_backward_input(Lane &, X *, const X *, const X *, int, int, int);                                   \
     template void linear_gelu_backward_input(Lane &, X *, X *, void *, const X *, const X *, const X *, int, int, int, Into);  \
-    template void linear_backward_weight(Lane &, X *, X *, void *, const X *, const X *, int, int, int, Into);
+    template void linear_backward_weight(Lane &, X *, const X *, const X *, int, int, int, Into);
 INSTANTIATE(float)
 INSTANTIATE(bf16)
 #undef INSTANTIATE

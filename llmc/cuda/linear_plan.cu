@@ -52,7 +52,6 @@ cublasLtEpilogue_t library_epilogue(Epilogue epilogue) {
     case Epilogue::GELU: return CUBLASLT_EPILOGUE_GELU_AUX;
     case Epilogue::GELU_BIAS: return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     case Epilogue::GELU_SLOPE: return CUBLASLT_EPILOGUE_DGELU;
-    case Epilogue::BIAS_GRADIENT: return CUBLASLT_EPILOGUE_BGRADB;
     case Epilogue::NONE: break;
     }
     return CUBLASLT_EPILOGUE_DEFAULT;
@@ -82,7 +81,7 @@ void describe_product(ProductPlan &plan, const ProductShape &s, const Operands &
     lay(plan.d, forward ? out : weight ? w : inp);
 
     plan.adds = s.into == Into::ADD;
-    plan.has_vector = s.epilogue == Epilogue::BIAS || s.epilogue == Epilogue::GELU_BIAS || s.epilogue == Epilogue::BIAS_GRADIENT;
+    plan.has_vector = s.epilogue == Epilogue::BIAS || s.epilogue == Epilogue::GELU_BIAS;
     plan.has_matrix = s.epilogue == Epilogue::GELU || s.epilogue == Epilogue::GELU_BIAS || s.epilogue == Epilogue::GELU_SLOPE;
     if (plan.has_matrix) set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t(forward ? s.OC : s.C));
     const void *const addend = operands.addend ? operands.addend : operands.d;

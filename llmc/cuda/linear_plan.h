@@ -23,7 +23,7 @@
 namespace llmc {
 
 enum class Product : uint32_t { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT };
-enum class Epilogue : uint32_t { NONE, BIAS, GELU, GELU_BIAS, GELU_SLOPE, BIAS_GRADIENT };
+enum class Epilogue : uint32_t { NONE, BIAS, GELU, GELU_BIAS, GELU_SLOPE };
 
 // In the order of the table above; vector: bias or its gradient; matrix: the pre-activation.
 struct Operands {

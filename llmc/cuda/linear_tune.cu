@@ -49,7 +49,7 @@ class Bench {
         const int64_t in = int64_t(u.N) * u.C, out = int64_t(u.N) * u.OC;
         const bool slope = u.op == LinearOp::GELU_BACKWARD_INPUT;
         const int64_t pre = u.op == LinearOp::GELU_FORWARD || u.op == LinearOp::RESIDUAL_FORWARD ? out : slope ? in : 0;
-        const int64_t sums = u.bias && (slope || u.op == LinearOp::BACKWARD_WEIGHT) ? int64_t(linear_scratch_bytes(u.N, slope ? u.C : u.OC)) : 0;
+        const int64_t sums = u.bias && slope ? int64_t(linear_scratch_bytes(u.N, u.C)) : 0;
         const int64_t sizes[] = {in, out, int64_t(u.OC) * u.C, u.bias ? std::max(u.C, u.OC) : 0, pre, ceil_div(sums, sizeof(X))};
         for (int t = 0; t < TENSORS; t++) {
             offset_[t] = bytes_;
@@ -77,7 +77,7 @@ class Bench {
         case LinearOp::GELU_FORWARD: return linear_gelu_forward(lane, out, pre, inp, w, b, N, C, OC);
         case LinearOp::BACKWARD_INPUT: return linear_backward_input(lane, inp, out, w, N, C, OC);
         case LinearOp::GELU_BACKWARD_INPUT: return linear_gelu_backward_input(lane, inp, b, tensor(SUMS), out, w, pre, N, C, OC, use_.into);
-        case LinearOp::BACKWARD_WEIGHT: return linear_backward_weight(lane, w, b, tensor(SUMS), out, inp, N, C, OC, use_.into);
+        case LinearOp::BACKWARD_WEIGHT: return linear_backward_weight(lane, w, out, inp, N, C, OC, use_.into);
         }
     }
 
@@ -207,8 +207,7 @@ std::string tune(Lane &lane, const LinearUse &use, void *scratch, size_t scratch
         else plan->way = before;
     };
     const bool gelu = plan->has_matrix;
-    if (gelu || (use.op == LinearOp::BACKWARD_WEIGHT && plan->has_vector))
-        compare(Way::APART, gelu ? ", GELU apart" : ", bias gradient apart", [&] { return tuner.choose(*tuner.plans().back()).best; });
+    if (gelu) compare(Way::APART, ", GELU apart", [&] { return tuner.choose(*tuner.plans().back()).best; });
     if (gelu && bench.has_own(lane)) compare(Way::OWN, ", by our own product", [&] { return tuner.measure(times.best); });
     remember_known(key, {plan->way, tuner.plans().back()->algo});
     char text[256];

@@ -3,7 +3,7 @@
 // (median of 15, ms). Under 20 s and 8 GiB. Fails (1) if any line says BAD.
 //
 //   nvcc -std=c++17 -O3 -arch=sm_90a -DLLMC_CUDA -I. -o build/attention_bench tests/bench/attention_bench.cu
-//       llmc/cuda/attention{,_flash,_flash_fp32,_wgmma,_decode}.cu build/cuda/cuda/attention_cudnn.o -ldl   (one line)
+//       llmc/cuda/{attention{,_flash,_flash_fp32,_wgmma,_decode},column_sum}.cu build/cuda/cuda/attention_cudnn.o -ldl   (one line)
 //   build/attention_bench [times [B NH]]   "times": no checks of the large shapes; B NH: of that one alone, T 1024, HS 64
 #include <algorithm>
 #include <array>
@@ -168,7 +168,7 @@ void shape(Lane &lane, int B, int T, int NH, int HS, bool check, bool time) {
     const int C = NH * HS;
     const size_t rows = size_t(B) * T;
     printf("%s B=%d T=%d NH=%d HS=%d\n", half ? "bf16" : "fp32", B, T, NH, HS);
-    Array<X> qkv(rows * 3 * C), out(rows * C), dout(rows * C), dqkv(rows * 3 * C);
+    Array<X> qkv(rows * 3 * C), out(rows * C), dout(rows * C), dqkv(rows * 3 * C), dsum(3 * C);
     Array<float> lse(rows * NH);
     fill<<<1024, 256, 0, lane.stream>>>(qkv.at, int64_t(rows) * 3 * C, 1.3f, 1);
     fill<<<1024, 256, 0, lane.stream>>>(dout.at, int64_t(rows) * C, 1.0f, 99);
@@ -194,7 +194,7 @@ void shape(Lane &lane, int B, int T, int NH, int HS, bool check, bool time) {
         if (!half && p > 0) continue;
         Array<char> scratch(attention_scratch_bytes<X>(lane, plan, B, T, C, NH));
         const auto forward = [&] { attention_forward(lane, plan, out.at, lse.at, qkv.at, scratch.at, B, T, C, NH); };
-        const auto backward = [&] { attention_backward(lane, plan, dqkv.at, scratch.at, dout.at, qkv.at, out.at, lse.at, B, T, C, NH); };
+        const auto backward = [&] { attention_backward(lane, plan, dqkv.at, dsum.at, scratch.at, dout.at, qkv.at, out.at, lse.at, B, T, C, NH, Into::ASSIGN); };
         forward();
         backward();
         cuda_check(cudaStreamSynchronize(lane.stream), names[p]);

@@ -62,10 +62,10 @@ float time_ms(Lane &lane, size_t bytes, F run) {
     return times[2];
 }
 
-struct Layer { const char *name; int C, OC; bool bias, gelu_out, gelu_in, residual; };
+struct Layer { const char *name; int C, OC; bool gelu_out, gelu_in, residual; };
 const Layer LAYERS[] = {
-    {"qkv", C, 3 * C, true, false, false, false}, {"attproj", C, C, false, false, false, true}, {"fc", C, 4 * C, false, true, false, false},
-    {"fcproj", 4 * C, C, false, false, true, true}, {"head", C, VP, false, false, false, false},
+    {"qkv", C, 3 * C, false, false, false}, {"attproj", C, C, false, false, true}, {"fc", C, 4 * C, true, false, false},
+    {"fcproj", 4 * C, C, false, true, true}, {"head", C, VP, false, false, false},
 };
 
 float time_linear(Lane &lane, const LinearUse &u) {
@@ -84,7 +84,7 @@ float time_linear(Lane &lane, const LinearUse &u) {
         case LinearOp::GELU_FORWARD: return linear_gelu_forward(lane, o, p, i, weight, b, u.N, u.C, u.OC);
         case LinearOp::BACKWARD_INPUT: return linear_backward_input(lane, i, o, weight, u.N, u.C, u.OC);
         case LinearOp::GELU_BACKWARD_INPUT: return linear_gelu_backward_input(lane, i, b, scratch, o, weight, p, u.N, u.C, u.OC, u.into);
-        case LinearOp::BACKWARD_WEIGHT: return linear_backward_weight(lane, weight, b, scratch, o, i, u.N, u.C, u.OC, u.into);
+        case LinearOp::BACKWARD_WEIGHT: return linear_backward_weight(lane, weight, o, i, u.N, u.C, u.OC, u.into);
         }
     });
 }
@@ -98,7 +98,7 @@ void bench(Lane &lane, int N) {
         const LinearOp forward = l.gelu_out ? LinearOp::GELU_FORWARD : l.residual ? LinearOp::RESIDUAL_FORWARD : LinearOp::FORWARD;
         uses.push_back({forward, N, l.C, l.OC, l.OC != VP, Into::ASSIGN});
         uses.push_back({l.gelu_in ? LinearOp::GELU_BACKWARD_INPUT : LinearOp::BACKWARD_INPUT, N, l.C, l.OC, l.gelu_in, Into::ASSIGN});
-        uses.push_back({LinearOp::BACKWARD_WEIGHT, N, l.C, l.OC, l.bias, Into::ASSIGN});
+        uses.push_back({LinearOp::BACKWARD_WEIGHT, N, l.C, l.OC, false, Into::ASSIGN});
         names.insert(names.end(), 3, l.name);
     }
     fill<<<2048, 256, 0, lane.stream>>>(reinterpret_cast<bf16 *>(arena), ARENA / 2, 1.0f);

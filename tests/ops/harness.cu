@@ -213,12 +213,10 @@ void do_linear_gelu_backward_input(float *dpre, float *dsum, const float *dout, 
 }
 
 template <class X>
-void do_linear_backward_weight(float *dw, float *db, const float *dout, const float *inp, int N, int C, int OC, int add) {
-    Stored<X> sdw(dw, int64_t(OC) * C), sdb(db, OC), d(dout, int64_t(N) * OC), i(inp, int64_t(N) * C);
-    Scratch scratch(linear_scratch_bytes(N, OC));
-    linear_backward_weight<X>(lane(), sdw.get(), sdb.get(), scratch.memory, d.get(), i.get(), N, C, OC, into(add));
-    sdw.back(dw), sdb.back(db);
-    scratch.check("linear scratch");
+void do_linear_backward_weight(float *dw, const float *dout, const float *inp, int N, int C, int OC, int add) {
+    Stored<X> sdw(dw, int64_t(OC) * C), d(dout, int64_t(N) * OC), i(inp, int64_t(N) * C);
+    linear_backward_weight<X>(lane(), sdw.get(), d.get(), i.get(), N, C, OC, into(add));
+    sdw.back(dw);
 }
 
 template <class X>
@@ -257,15 +255,15 @@ void do_attention_forward(float *out, float *lse, const float *qkv, int choice, 
 }
 
 template <class X>
-void do_attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out, const float *lse, int choice,
-                           int deterministic, int B, int T, int C, int NH) {
+void do_attention_backward(float *dqkv, float *dsum, const float *dout, const float *qkv, const float *out, const float *lse, int choice,
+                           int deterministic, int B, int T, int C, int NH, int add) {
     const AttentionPlan plan{bool(deterministic), choice};
     attention_prepare<X>(lane(), plan, B, T, C, NH);
-    Stored<X> dq(dqkv, int64_t(B) * T * 3 * C), d(dout, int64_t(B) * T * C), q(qkv, int64_t(B) * T * 3 * C), o(out, int64_t(B) * T * C);
+    Stored<X> dq(dqkv, int64_t(B) * T * 3 * C), ds(dsum, 3 * C), d(dout, int64_t(B) * T * C), q(qkv, int64_t(B) * T * 3 * C), o(out, int64_t(B) * T * C);
     Image<float> l(lse, int64_t(B) * NH * T);
     Scratch scratch(attention_scratch_bytes<X>(lane(), plan, B, T, C, NH));
-    attention_backward<X>(lane(), plan, dq.get(), scratch.memory, d.get(), q.get(), o.get(), l.get(), B, T, C, NH);
-    dq.back(dqkv);
+    attention_backward<X>(lane(), plan, dq.get(), ds.get(), scratch.memory, d.get(), q.get(), o.get(), l.get(), B, T, C, NH, into(add));
+    dq.back(dqkv), ds.back(dsum);
     scratch.check("attention scratch");
 }
 
@@ -417,12 +415,12 @@ EXPORT(linear_residual_forward, (float *out, const float *residual, const float 
 EXPORT(linear_gelu_forward, (float *out, float *pre, const float *inp, const float *w, const float *b, int N, int C, int OC), (out, pre, inp, w, b, N, C, OC))
 EXPORT(linear_backward_input, (float *dinp, const float *dout, const float *w, int N, int C, int OC), (dinp, dout, w, N, C, OC))
 EXPORT(linear_gelu_backward_input, (float *dpre, float *dsum, const float *dout, const float *w, const float *pre, int N, int C, int OC, int add), (dpre, dsum, dout, w, pre, N, C, OC, add))
-EXPORT(linear_backward_weight, (float *dw, float *db, const float *dout, const float *inp, int N, int C, int OC, int add), (dw, db, dout, inp, N, C, OC, add))
+EXPORT(linear_backward_weight, (float *dw, const float *dout, const float *inp, int N, int C, int OC, int add), (dw, dout, inp, N, C, OC, add))
 EXPORT(gelu_forward, (float *out, const float *inp, int64_t n), (out, inp, n))
 EXPORT(gelu_backward, (float *dinp, float *dsum, const float *dout, const float *inp, int N, int C, int in_place, int add), (dinp, dsum, dout, inp, N, C, in_place, add))
 EXPORT(attention_prepare, (char *note, int note_bytes, int choice, int deterministic, int B, int T, int C, int NH), (note, note_bytes, choice, deterministic, B, T, C, NH))
 EXPORT(attention_forward, (float *out, float *lse, const float *qkv, int choice, int deterministic, int B, int T, int C, int NH), (out, lse, qkv, choice, deterministic, B, T, C, NH))
-EXPORT(attention_backward, (float *dqkv, const float *dout, const float *qkv, const float *out, const float *lse, int choice, int deterministic, int B, int T, int C, int NH), (dqkv, dout, qkv, out, lse, choice, deterministic, B, T, C, NH))
+EXPORT(attention_backward, (float *dqkv, float *dsum, const float *dout, const float *qkv, const float *out, const float *lse, int choice, int deterministic, int B, int T, int C, int NH, int add), (dqkv, dsum, dout, qkv, out, lse, choice, deterministic, B, T, C, NH, add))
 EXPORT(attention_decode, (float *out, float *cache, const float *qkv, int rows, int T, int position, int C, int NH), (out, cache, qkv, rows, T, position, C, NH))
 EXPORT(classifier, (float *losses, float *logits, const int *targets, float dloss, int rows, int V, int Vp, int write_dlogits), (losses, logits, targets, dloss, rows, V, Vp, write_dlogits))
 EXPORT_PLAIN(mean_loss, (float *mean, const float *losses, float scale, int N, int add), (mean, losses, scale, N, add))

@@ -146,11 +146,11 @@ class Ops:
         self.call("linear_gelu_backward_input", dpre, dsum, dout, w, pre, N, C, OC, add)
         return dpre, dsum
 
-    def linear_backward_weight(self, dout, inp, bias=True, into=(None, None)):
+    def linear_backward_weight(self, dout, inp, into=None):
         (N, OC), C = dout.shape, inp.shape[1]
-        (dw, add), (db, _) = start(into[0], OC, C), start(into[1], OC)
-        self.call("linear_backward_weight", dw, db if bias else None, dout, inp, N, C, OC, add)
-        return dw, db if bias else None
+        dw, add = start(into, OC, C)
+        self.call("linear_backward_weight", dw, dout, inp, N, C, OC, add)
+        return dw
 
     def own_gelu_forward(self, inp, w, b):
         """As linear_gelu_forward by our own product; None where there is none."""
@@ -189,11 +189,12 @@ class Ops:
         self.call("attention_forward", out, lse, qkv, choice, self.deterministic, B, T, C, NH)
         return out, lse
 
-    def attention_backward(self, dout, qkv, out, lse, NH, choice=0):
+    def attention_backward(self, dout, qkv, out, lse, NH, choice=0, sums=True, into=None):
         B, T, C = dout.shape
-        dqkv = nans(B, T, 3 * C)
-        self.call("attention_backward", dqkv, dout, qkv, out, lse, choice, self.deterministic, B, T, C, NH)
-        return dqkv
+        dqkv, (dsum, add) = nans(B, T, 3 * C), start(into, 3 * C)
+        dsum = dsum if sums else None
+        self.call("attention_backward", dqkv, dsum, dout, qkv, out, lse, choice, self.deterministic, B, T, C, NH, add)
+        return dqkv, dsum
 
     def attention_decode(self, cache, qkv, position, NH):
         rows, T, C = cache.shape[0], cache.shape[1], cache.shape[2] // 3
