@@ -350,7 +350,7 @@ ATTENTION = [
     (2, 128, 128, 2),
     (1, 128, 64, 1),  # 64 a head and a multiple of 128 positions: Hopper has a backward of its own
     (2, 384, 192, 3),
-    (34, 256, 256, 4),
+    (5, 256, 128, 2),
 ]
 CUDNN, OWN = 1, 2  # LLMC_ATTENTION_CUDNN, LLMC_ATTENTION_OWN
 

@@ -221,16 +221,19 @@ __device__ __forceinline__ void write_rows(bf16 *to, int64_t stride, uint32_t by
 
 // The sums over a warp's rows: each exchange with a lane of other rows halves the columns that a lane looks after, until
 // those of 8 g + 2 t and the next are left.
-__device__ __forceinline__ float2 sum_rows(float (&column)[16]) {
+template <int LEFT>
+__device__ __forceinline__ void exchange(float (&column)[16]) {
+    const bool upper = threadIdx.x & 2 * LEFT;
 #pragma unroll
-    for (int distance = 16, left = 8; left > 1; distance /= 2, left /= 2) {
-        const bool upper = threadIdx.x & distance;
-#pragma unroll
-        for (int k = 0; k < left; k++) {
-            const float mine = upper ? column[left + k] : column[k], others = upper ? column[k] : column[left + k];
-            column[k] = mine + __shfl_xor_sync(0xffffffffu, others, distance);
-        }
+    for (int k = 0; k < LEFT; k++) {
+        const float mine = upper ? column[LEFT + k] : column[k], others = upper ? column[k] : column[LEFT + k];
+        column[k] = mine + __shfl_xor_sync(0xffffffffu, others, 2 * LEFT);
     }
+}
+__device__ __forceinline__ float2 sum_rows(float (&column)[16]) {
+    exchange<8>(column);
+    exchange<4>(column);
+    exchange<2>(column);
     return {column[0], column[1]};
 }
 

@@ -19,21 +19,23 @@ __global__ void __launch_bounds__(SLICE_WARPS * 32) sum_slices(float *partial, c
         });
 }
 
+constexpr int PART_WARPS = 32;  // few blocks, so each has as many loads on their way as it can
+
 template <class X>
-__global__ void __launch_bounds__(SLICE_WARPS * 32) sum_partials(X *sums, const float *partial, int parts, int OC, bool add) {
-    __shared__ float part[SLICE_WARPS][32];
+__global__ void __launch_bounds__(PART_WARPS * 32) sum_partials(X *sums, const float *partial, int parts, int OC, bool add) {
+    __shared__ float part[PART_WARPS][32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int64_t column = int64_t(blockIdx.x) * 32 + lane;
     float sum = 0;
     if (column < OC) {
 #pragma unroll 8
-        for (int i = warp; i < parts; i += SLICE_WARPS) sum += partial[int64_t(i) * OC + column];
+        for (int i = warp; i < parts; i += PART_WARPS) sum += partial[int64_t(i) * OC + column];
     }
     part[warp][lane] = sum;
     __syncthreads();
     if (warp > 0 || column >= OC) return;
     float total = add ? to_float(sums[column]) : 0.0f;
-    for (int w = 0; w < SLICE_WARPS; w++) total += part[w][lane];
+    for (int w = 0; w < PART_WARPS; w++) total += part[w][lane];
     sums[column] = from_float<X>(total);
 }
 
@@ -61,7 +63,7 @@ void column_sum(Lane &lane, X *sums, void *scratch, const X *matrix, int N, int 
 
 template <class X>
 void add_partials(Lane &lane, X *sums, const float *partial, int parts, int OC, Into into) {
-    sum_partials<<<unsigned(ceil_div(OC, 32)), SLICE_WARPS * 32, 0, lane.stream>>>(sums, partial, parts, OC, into == Into::ADD);
+    sum_partials<<<unsigned(ceil_div(OC, 32)), PART_WARPS * 32, 0, lane.stream>>>(sums, partial, parts, OC, into == Into::ADD);
     launch_check("add_partials");
 }
 
