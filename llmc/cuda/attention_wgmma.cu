@@ -13,229 +13,33 @@
 //   S = left1 first^T, dP = left2 second^T     left1, left2 = Q, dO [K, V]: 64 rows, kept in registers
 //   sum1 += dS first  [sum2 += P second]       first, second = K, V [Q, dO]: tiles of 64 rows, through a ring
 //
-// A block stays on its multiprocessor: one thread has tiles copied ahead, across the borders of heads, and two
-// warpgroups multiply, one of them while the other takes exponentials. 64x64 values need 1024 [768 for queries] cycles of the
-// tensor cores for both groups and about 500 for the exponentials.
+// A thread block stays on its multiprocessor: two threads have rows and tiles copied ahead, across the borders of heads, and
+// two warpgroups multiply, one while the other takes exponentials. For 64x64 values the tensor cores need 384 [512] cycles;
+// a group spends 530 on their exponentials and as long again on handing over products, whose left operands are read from
+// registers, so two groups fill two thirds of the tensor cores' time. Registers don't allow a third group.
+// Measured, B=64, NH=12, T=1024: 0.80 ms, cuDNN 1.05; under a power limit the seven products cost back half of that.
 #include "attention_wgmma.h"
 
 #include <algorithm>
 #include <atomic>
 
-#include "../dtype.h"
 #include "approx.cuh"
+#include "attention_wgmma_rows.cuh"
+#include "attention_wgmma_tiles.cuh"
 #include "column_sum.h"
-#include "hopper.cuh"
 #include "lane.cuh"
 #include "tensor_map.h"
 
 namespace llmc {
 namespace {
 
+using namespace wgmma_attention;
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 constexpr bool FOR_SM_90A = true;
 #else
 constexpr bool FOR_SM_90A = false;  // nothing but an empty kernel, which wgmma_attention_available recognises
 #endif
-
-constexpr int HS = 64, TILE = 64, TILE_BYTES = TILE * HS * 2;
-constexpr int GROUPS = 2, BLOCK = GROUPS * TILE;  // multiplying warpgroups; rows of a thread block
-constexpr int WARPS = 4 * GROUPS, THREADS = 32 * (WARPS + 4);
-constexpr int MULTIPLY_REGISTERS = 240, OTHER_REGISTERS = 24;  // launched with 168
-constexpr int SLOTS = 6, SLOT_BYTES = 2 * TILE_BYTES, STATS_BYTES = TILE * int(sizeof(float2));
-constexpr float SCALE = 0.125f;  // 1/sqrt(HS)
-
-// left1, left2 and for D also O of both groups; two of them, one in use and one ahead
-template <bool KEYS>
-constexpr int OPERAND_BYTES = (KEYS ? 2 : 3) * GROUPS * TILE_BYTES;
-constexpr int LSE_BYTES = BLOCK * int(sizeof(float));
-// Statistics: of each tile's queries, or of both blocks of rows.
-template <bool KEYS>
-constexpr int ALL_STATS_BYTES = KEYS ? SLOTS * STATS_BYTES : 2 * LSE_BYTES;
-template <bool KEYS>
-constexpr int PARTS = KEYS ? 2 : 1;  // of dqkv: K and V, or Q
-template <bool KEYS>
-constexpr int SUMS_BYTES = 2 * PARTS<KEYS> * WARPS * HS * int(sizeof(float));
-template <bool KEYS>
-constexpr int SHARED_BYTES = 1024 + SLOTS * SLOT_BYTES + 2 * OPERAND_BYTES<KEYS> + ALL_STATS_BYTES<KEYS> + SUMS_BYTES<KEYS>;
-
-enum Wait { TILE_FILLED, TILE_EMPTIED, ROWS_FILLED, ROWS_EMPTIED };  // to tell them apart when watched
-
-struct Task {
-    bf16 *dqkv;        // (B,T,3,NH,HS)
-    const float *lse;  // (B,NH,T)
-    float2 *stats;     // (B,NH,T): lse * log2(e) and D, from the launch for queries to the one for keys
-    float *partials;   // (B*T/TILE,3C): sums of dqkv as stored over TILE rows each
-    int T, NH, heads;  // heads: B * NH
-    bool paired;
-    __host__ __device__ int blocks() const { return T / BLOCK; }
-    __host__ __device__ int pairs() const { return (blocks() + 1) / 2; }
-    __host__ __device__ int items() const { return heads * (paired ? pairs() : blocks()); }
-};
-
-// The blocks of rows that a thread block works on, one after the other. The first rows of queries see few keys and the
-// last ones many, so one from either end makes a pair, and all pairs are equally long. Where there are too few of
-// them for that to come out even, blocks go by length, the longest first.
-template <bool KEYS>
-struct Walk {
-    int item, head, rank;
-    bool second = false;
-    __device__ explicit Walk(const Task &task) { go_to(task, blockIdx.x); }
-    __device__ bool more(const Task &task) const { return item < task.items(); }
-    __device__ void advance(const Task &task) {
-        second = task.paired && !second && 2 * rank != task.blocks() - 1;
-        if (!second) go_to(task, item + gridDim.x);
-    }
-    __device__ int block(const Task &task) const { return second || (!task.paired && !KEYS) ? task.blocks() - 1 - rank : rank; }
-    // The tiles it looks at, from the last of its own on: queries at earlier keys, keys at later queries.
-    __device__ int tiles(const Task &task) const { return GROUPS * (KEYS ? task.blocks() - block(task) : block(task) + 1); }
-    __device__ int tile(const Task &task, int i) const { return GROUPS * block(task) + (KEYS ? i : GROUPS - 1 - i); }
-
-  private:
-    __device__ void go_to(const Task &task, int to) {
-        item = to;
-        head = task.paired ? to / task.pairs() : to % task.heads;
-        rank = task.paired ? to % task.pairs() : to / task.heads;
-    }
-};
-
-template <int SIZE>
-struct Turn {
-    int slot = 0;
-    uint32_t parity = 0;
-    __device__ void advance() {
-        if (++slot == SIZE) slot = 0, parity ^= 1;
-    }
-};
-
-struct Control {  // static shared memory
-    uint64_t tile_filled[SLOTS], tile_emptied[SLOTS];
-    uint64_t rows_filled[2], rows_emptied[2];
-};
-
-struct Memory {  // dynamic shared memory
-    unsigned char *ring, *rows, *stats;
-    float *sums;
-    template <bool KEYS>
-    __device__ static Memory of(unsigned char *start) {
-        unsigned char *const ring = start + (1024 - shared_address(start) % 1024) % 1024, *const rows = ring + SLOTS * SLOT_BYTES;
-        unsigned char *const stats = rows + 2 * OPERAND_BYTES<KEYS>;
-        return {ring, rows, stats, reinterpret_cast<float *>(stats + ALL_STATS_BYTES<KEYS>)};
-    }
-};
-
-struct Maps {
-    CUtensorMap qkv, out, dout;  // boxes of one head's 64 columns by 64 rows
-};
-
-// One thread for the rows and one for the tiles: rows are asked for a whole block ahead.
-template <bool KEYS>
-__device__ __forceinline__ void load_rows(const Maps &maps, const Task &task, Control &shared, const Memory &memory) {
-    Turn<2> turn;
-    for (Walk<KEYS> walk(task); walk.more(task); walk.advance(task), turn.advance()) {
-        const int b = walk.head / task.NH, h = walk.head % task.NH, NH = task.NH, block = walk.block(task);
-        uint64_t *const filled = &shared.rows_filled[turn.slot];
-        barrier_wait(&shared.rows_emptied[turn.slot], turn.parity ^ 1, ROWS_EMPTIED, turn.slot);
-        barrier_arrive_expecting(filled, OPERAND_BYTES<KEYS> + (KEYS ? 0 : LSE_BYTES));
-        for (int group = 0; group < GROUPS; group++) {
-            const int row = block * BLOCK + group * TILE;
-            unsigned char *const to = memory.rows + turn.slot * OPERAND_BYTES<KEYS> + group * TILE_BYTES;
-            copy_tile(to, maps.qkv, 0, KEYS ? NH + h : h, row, b, filled);
-            if constexpr (KEYS) {
-                copy_tile(to + GROUPS * TILE_BYTES, maps.qkv, 0, 2 * NH + h, row, b, filled);
-            } else {
-                copy_tile(to + GROUPS * TILE_BYTES, maps.dout, 0, h, row, b, filled);
-                copy_tile(to + 2 * GROUPS * TILE_BYTES, maps.out, 0, h, row, b, filled);
-            }
-        }
-        if constexpr (!KEYS) copy_bytes(memory.stats + turn.slot * LSE_BYTES, task.lse + int64_t(walk.head) * task.T + block * BLOCK, LSE_BYTES, filled);
-    }
-}
-
-template <bool KEYS>
-__device__ __forceinline__ void load_tiles(const Maps &maps, const Task &task, Control &shared, const Memory &memory) {
-    Turn<SLOTS> turn;
-    for (Walk<KEYS> walk(task); walk.more(task); walk.advance(task)) {
-        const int b = walk.head / task.NH, h = walk.head % task.NH, NH = task.NH, tiles = walk.tiles(task);
-        for (int i = 0; i < tiles; i++, turn.advance()) {
-            const int row = walk.tile(task, i) * TILE;
-            uint64_t *const filled = &shared.tile_filled[turn.slot];
-            unsigned char *const first = memory.ring + turn.slot * SLOT_BYTES, *const second = first + TILE_BYTES;
-            barrier_wait(&shared.tile_emptied[turn.slot], turn.parity ^ 1, TILE_EMPTIED, turn.slot);
-            barrier_arrive_expecting(filled, SLOT_BYTES + (KEYS ? STATS_BYTES : 0));
-            if constexpr (KEYS) {
-                copy_tile(first, maps.qkv, 0, h, row, b, filled);
-                copy_tile(second, maps.dout, 0, h, row, b, filled);
-                copy_bytes(memory.stats + turn.slot * STATS_BYTES, task.stats + int64_t(walk.head) * task.T + row, STATS_BYTES, filled);
-            } else {
-                copy_tile(first, maps.qkv, 0, NH + h, row, b, filled);
-                copy_tile(second, maps.qkv, 0, 2 * NH + h, row, b, filled);
-            }
-        }
-    }
-}
-
-__device__ __forceinline__ uint32_t two_bf16(float first, float second) {  // a word as it lies in memory
-    const __nv_bfloat162 two = __floats2bfloat162_rn(first, second);
-    return *reinterpret_cast<const uint32_t *>(&two);
-}
-__device__ __forceinline__ float2 two_floats(uint32_t word) { return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&word)); }
-__device__ __forceinline__ float dot_two(uint32_t a, uint32_t b) {
-    const float2 x = two_floats(a), y = two_floats(b);
-    return fmaf(x.x, y.x, x.y * y.y);
-}
-
-// A word for each pair of sums, as products take them on their left.
-__device__ __forceinline__ void round_pairs(uint32_t (&left)[4][4], const float (&sum)[32]) {
-#pragma unroll
-    for (int i = 0; i < 16; i++) left[i / 4][i % 4] = two_bf16(sum[2 * i], sum[2 * i + 1]);
-}
-
-// A warp's 16 rows of sums to rows of memory `stride` values apart, by way of 2 KiB of shared memory. Leaves in column[2 j + e]
-// the sum of what this thread has stored of column 8 j + 2 t + e.
-__device__ __forceinline__ void write_rows(bf16 *to, int64_t stride, uint32_t by_way_of, const float (&sum)[32], float factor, float (&column)[16]) {
-    const int lane = threadIdx.x % 32;
-    const uint32_t corner = by_way_of + lane / 8 % 2 * 1024 + lane % 8 * 128;
-#pragma unroll
-    for (int j = 0; j < 8; j += 2) {
-        uint32_t word[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) word[i] = two_bf16(sum[4 * j + 2 * i] * factor, sum[4 * j + 2 * i + 1] * factor);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float2 upper = two_floats(word[2 * i]), lower = two_floats(word[2 * i + 1]);
-            column[2 * (j + i)] = upper.x + lower.x, column[2 * (j + i) + 1] = upper.y + lower.y;
-        }
-        store_blocks(corner + (((j + lane / 16) ^ lane % 8) << 4), word[0], word[1], word[2], word[3]);
-    }
-    __syncwarp();
-#pragma unroll
-    for (int row = lane / 8; row < 16; row += 4) {
-        uint4 piece;
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
-                     : "r"(by_way_of + row * 128 + ((lane % 8 ^ row % 8) << 4)));
-        *reinterpret_cast<uint4 *>(to + row * stride + lane % 8 * 8) = piece;
-    }
-    __syncwarp();
-}
-
-// The sums over a warp's rows: each exchange with a lane of other rows halves the columns that a lane looks after, until
-// those of 8 g + 2 t and the next are left.
-template <int LEFT>
-__device__ __forceinline__ void exchange(float (&column)[16]) {
-    const bool upper = threadIdx.x & 2 * LEFT;
-#pragma unroll
-    for (int k = 0; k < LEFT; k++) {
-        const float mine = upper ? column[LEFT + k] : column[k], others = upper ? column[k] : column[LEFT + k];
-        column[k] = mine + __shfl_xor_sync(0xffffffffu, others, 2 * LEFT);
-    }
-}
-__device__ __forceinline__ float2 sum_rows(float (&column)[16]) {
-    exchange<8>(column);
-    exchange<4>(column);
-    exchange<2>(column);
-    return {column[0], column[1]};
-}
 
 // warp 0 .. WARPS-1 is the same for the whole warp.
 template <bool KEYS>

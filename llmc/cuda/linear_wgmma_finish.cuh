@@ -12,7 +12,6 @@ namespace llmc::wgmma {
 constexpr int GROUP = 4;
 
 using Piece = uint4;  // 8 bf16 as they lie in memory, two a word
-__device__ __forceinline__ float2 two_floats(uint32_t word) { return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)}; }
 __device__ __forceinline__ Piece unit_piece(const unsigned char *unit, int row, int piece) {
     return *reinterpret_cast<const Piece *>(unit + (row * (COLUMNS / 8) + (piece ^ row % 8)) * 16);
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include "../dtype.h"
 #include "hopper.cuh"
+#include "two_bf16.cuh"
 
 namespace llmc::wgmma {
 
@@ -50,11 +51,6 @@ struct alignas(16) Control {  // static shared memory
         float columns[2][FINISHERS][COLUMNS];  // by turn
     };
 };
-
-__device__ __forceinline__ uint32_t two_bf16(float first, float second) {  // a word as it lies in memory
-    const __nv_bfloat162 two = __floats2bfloat162_rn(first, second);
-    return *reinterpret_cast<const uint32_t *>(&two);
-}
 
 struct Ring {
     int slot = 0;
