@@ -30,7 +30,7 @@ def worker(tool, precision):
     import pyllmc
 
     races = tool == "racecheck"
-    small = pyllmc.GPT2Config(layers=1 if races else 2, heads=2, channels=128, vocab=300, context=64), 2, 64
+    small = pyllmc.GPT2Config(layers=1 if races else 2, heads=2, channels=128, vocab=300, context=128), 2, 128
     odd = pyllmc.GPT2Config(layers=1, heads=3, channels=33, vocab=257, context=9), 3, 7
     rng = np.random.default_rng(0)
     for attention in ("own", "auto") if tool == "memcheck" else ("own",):
