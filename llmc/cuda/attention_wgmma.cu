@@ -58,6 +58,7 @@ __device__ __forceinline__ void multiply(const Task &task, Control &shared, cons
 
     const auto wait_tile = [&] { barrier_wait(&shared.tile_filled[turn.slot], turn.parity, TILE_FILLED, turn.slot); };
     const auto free_tile = [&](int slot) {
+        __syncwarp();  // every lane has read the tile's statistics
         if (lane == 0) barrier_arrive(&shared.tile_emptied[slot]);
     };
     // The groups hand products to the tensor cores by turns, so that one's are done while the other takes exponentials.
