@@ -21,8 +21,8 @@ CONFIG = GPT2Config(layers=2, heads=2, channels=16, vocab=50, context=32)
     [
         ("qkv", False, 2 * 8 * 6 * 18, 2 * (8 * 6 + 8 * 18 + 6 * 18 + 18)),
         ("qkv dinput", False, 2 * 8 * 6 * 18, 2 * (8 * 6 + 8 * 18 + 6 * 18)),
-        ("qkv dweight", False, 2 * 8 * 6 * 18, 2 * (8 * 6 + 8 * 18 + 6 * 18 + 18)),
-        ("qkv dweight", True, 2 * 8 * 6 * 18, 2 * (8 * 6 + 8 * 18 + 2 * (6 * 18 + 18))),
+        ("qkv dweight", False, 2 * 8 * 6 * 18, 2 * (8 * 6 + 8 * 18 + 6 * 18)),
+        ("qkv dweight", True, 2 * 8 * 6 * 18, 2 * (8 * 6 + 8 * 18 + 2 * 6 * 18)),
         ("fc", False, 2 * 8 * 6 * 24, 2 * (8 * 6 + 2 * 8 * 24 + 6 * 24 + 24)),
         ("fc dweight", False, 2 * 8 * 6 * 24, 2 * (8 * 6 + 8 * 24 + 6 * 24)),
         ("fcproj", False, 2 * 8 * 6 * 24, 2 * (8 * 24 + 2 * 8 * 6 + 6 * 24 + 6)),
@@ -31,7 +31,8 @@ CONFIG = GPT2Config(layers=2, heads=2, channels=16, vocab=50, context=32)
         ("logits", False, 2 * 8 * 6 * 128, 2 * (8 * 6 + 8 * 128 + 6 * 128)),
         # 10 pairs of positions in a row of 4; two products of 2 x 3 channels a pair, 2 rows, 2 heads
         ("attention", False, 2 * 2 * 3 * 10 * 2 * 2, 2 * 4 * 48 + 4 * 8 * 2),
-        ("attention bwd", False, 5 * 2 * 3 * 10 * 2 * 2, 2 * 8 * 48 + 4 * 8 * 2),
+        ("attention bwd", False, 5 * 2 * 3 * 10 * 2 * 2, 2 * (8 * 48 + 18) + 4 * 8 * 2),
+        ("attention bwd", True, 5 * 2 * 3 * 10 * 2 * 2, 2 * (8 * 48 + 2 * 18) + 4 * 8 * 2),
         ("classifier", False, None, 8 * (10 * 2 * 2 + 8)),
         ("layernorm 1", False, None, 2 * (2 * 48 + 2 * 6) + 4 * 16),
         ("layernorm 2", False, None, 2 * (2 * 48 + 2 * 6) + 4 * 16),
@@ -103,7 +104,7 @@ def test_later_micro_steps_add_to_the_gradients():
     spans, shape = recorded(micro_steps=3)
     work, single = step_work(shape, spans, 3), step_work(*reversed(recorded()), 1)
     assert work["qkv"] == Work(3 * single["qkv"].flops, 3 * single["qkv"].bytes)
-    read_again = 2 * CONFIG.layers * shape.width * (3 * shape.C * shape.C + 3 * shape.C)
+    read_again = 2 * CONFIG.layers * shape.width * 3 * shape.C * shape.C
     assert work["qkv dweight"].bytes == 3 * single["qkv dweight"].bytes + read_again
     assert work["adamw"] == single["adamw"]
 

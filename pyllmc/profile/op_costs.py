@@ -67,9 +67,9 @@ def _linear(rows, C, OC, s, bias=True, extra=0):
     return Work(2 * rows * C * OC, s.width * (rows * C + rows * OC + C * OC + (OC if bias else 0) + extra))
 
 
-def _weight(rows, C, OC, s, adds, bias=True):
-    """dw into= dout^T inp, db into= column sums: adding reads the old gradient too."""
-    return _linear(rows, C, OC, s, bias, (OC * C + (OC if bias else 0)) if adds else 0)
+def _weight(rows, C, OC, s, adds):
+    """dw into= dout^T inp: adding reads the old gradient too."""
+    return _linear(rows, C, OC, s, bias=False, extra=OC * C if adds else 0)
 
 
 def _elements(s, per_row, *, statistics=0, vectors=0):
@@ -129,19 +129,19 @@ OPS = {
     "fcproj dinput": Op(PRODUCT, lambda s, adds: _linear(
         s.N, 4 * s.C, s.C, s, bias=False, extra=4 * s.N * s.C + (8 if adds else 4) * s.C)),
     "qkv dweight": Op(PRODUCT, lambda s, adds: _weight(s.N, s.C, 3 * s.C, s, adds)),
-    "attproj dweight": Op(PRODUCT, lambda s, adds: _weight(s.N, s.C, s.C, s, adds, bias=False)),
-    "fc dweight": Op(PRODUCT, lambda s, adds: _weight(s.N, s.C, 4 * s.C, s, adds, bias=False)),
-    "fcproj dweight": Op(PRODUCT, lambda s, adds: _weight(s.N, 4 * s.C, s.C, s, adds, bias=False)),
+    "attproj dweight": Op(PRODUCT, lambda s, adds: _weight(s.N, s.C, s.C, s, adds)),
+    "fc dweight": Op(PRODUCT, lambda s, adds: _weight(s.N, s.C, 4 * s.C, s, adds)),
+    "fcproj dweight": Op(PRODUCT, lambda s, adds: _weight(s.N, 4 * s.C, s.C, s, adds)),
     # forward: scores and mixing. qkv read, out and one fp32 a row and head written
     "attention": Op(ATTENTION, lambda s, adds: Work(
         2 * _attention_flops(s), s.width * 4 * s.N * s.C + FP32 * s.N * s.NH)),
     # five products, for the scores are made again: Dao, FlashAttention-2 (2023), section 4.1. dout, out, qkv
-    # read, dqkv written
+    # read, dqkv written, and qkv's bias gradient with it
     "attention bwd": Op(ATTENTION, lambda s, adds: Work(
-        5 * _attention_flops(s), s.width * 8 * s.N * s.C + FP32 * s.N * s.NH)),
+        5 * _attention_flops(s), s.width * (8 * s.N * s.C + (6 if adds else 3) * s.C) + FP32 * s.N * s.NH)),
     "logits": Op(PRODUCT, lambda s, adds: _linear(s.rows, s.C, s.Vp, s, bias=False)),
     "dlnf": Op(PRODUCT, lambda s, adds: _linear(s.rows, s.C, s.Vp, s, bias=False)),
-    "dwte": Op(PRODUCT, lambda s, adds: _weight(s.rows, s.C, s.Vp, s, adds, bias=False)),
+    "dwte": Op(PRODUCT, lambda s, adds: _weight(s.rows, s.C, s.Vp, s, adds)),
     # logits read, their gradient written over them; targets read, losses written
     "classifier": Op(CLASSIFIER, lambda s, adds: Work(None, s.rows * (2 * s.V * s.width + 2 * FP32))),
     "mean loss": Op(CLASSIFIER, lambda s, adds: Work(None, FP32 * s.N)),

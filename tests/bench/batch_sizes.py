@@ -64,8 +64,8 @@ def draw(result, path):
     theirs = [(row["batch"], row["batch"] * T / row["ms"]) for row in reference["rows"]]
     speed.errorbar(batches, middle, yerr=spread, color=TRAIN, marker="o", ms=5, lw=1.8, capsize=3, label="pyllmc")
     speed.plot(*zip(*theirs, strict=True), color=REFERENCE, marker="s", ms=5, lw=1.5, ls=(0, (5, 2)), label="llm.c")
-    for (batch, other), own in zip(theirs, middle, strict=True):
-        speed.annotate(f"{own / other:.2f}x", (batch, own), xytext=(0, 9), textcoords="offset points", ha="center",
+    for (batch, other), own, above in zip(theirs, middle, spread[1], strict=True):
+        speed.annotate(f"{own / other:.2f}x", (batch, own + above), xytext=(0, 6), textcoords="offset points", ha="center",
                        color=INK, fontsize=8.5)  # fmt: skip
     speed.set_ylabel("thousand tokens a second", color=INK)
     speed.set_ylim(0, 1.12 * max(max(each) for each in tokens))
