@@ -21,12 +21,12 @@
 #include "attention_wgmma.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "approx.cuh"
 #include "attention_wgmma_rows.cuh"
 #include "attention_wgmma_tiles.cuh"
 #include "column_sum.h"
+#include "hopper_launch.h"
 #include "lane.cuh"
 #include "tensor_map.h"
 
@@ -34,12 +34,6 @@ namespace llmc {
 namespace {
 
 using namespace wgmma_attention;
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-constexpr bool FOR_SM_90A = true;
-#else
-constexpr bool FOR_SM_90A = false;  // nothing but an empty kernel, which wgmma_attention_available recognises
-#endif
 
 // warp 0 .. WARPS-1 is the same for the whole warp.
 template <bool KEYS>
@@ -270,14 +264,8 @@ __global__ void __launch_bounds__(THREADS, 1) differentiate_attention(const __gr
 
 template <bool KEYS>
 void launch(Lane &lane, const Maps &maps, const Task &task) {
-    const auto kernel = differentiate_attention<KEYS>;
-    static std::atomic<uint64_t> allowed{0};  // a bit a device
-    const uint64_t device = uint64_t(1) << (lane.device % 64);
-    if (!(allowed.load() & device)) {
-        cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES<KEYS>), "attention_backward: shared memory");
-        allowed.fetch_or(device);
-    }
-    kernel<<<std::min(lane.sms, task.items()), THREADS, SHARED_BYTES<KEYS>, lane.stream>>>(maps, task);
+    allow_shared<differentiate_attention<KEYS>>(lane, SHARED_BYTES<KEYS>, "attention_backward: shared memory");
+    differentiate_attention<KEYS><<<std::min(lane.sms, task.items()), THREADS, SHARED_BYTES<KEYS>, lane.stream>>>(maps, task);
     launch_check("differentiate_attention");
 }
 
@@ -285,13 +273,7 @@ void launch(Lane &lane, const Maps &maps, const Task &task) {
 
 bool wgmma_attention_available(const Lane &lane, int T, int C, int NH) {
     if (lane.capability != 90 || C != NH * HS || T % BLOCK != 0) return false;
-    static const bool compiled = [] {  // an empty kernel has no static shared memory
-        cudaFuncAttributes facts = {};
-        const cudaError_t status = cudaFuncGetAttributes(&facts, differentiate_attention<true>);
-        if (status != cudaSuccess) cudaGetLastError();
-        return status == cudaSuccess && facts.sharedSizeBytes > 0 && encode_tiled();
-    }();
-    return compiled;
+    return has_code<differentiate_attention<true>>() && encode_tiled();
 }
 
 size_t wgmma_attention_scratch_bytes(int B, int T, int NH) {

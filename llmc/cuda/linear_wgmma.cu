@@ -19,8 +19,8 @@
 #include "linear_wgmma.h"
 
 #include <algorithm>
-#include <atomic>
 
+#include "hopper_launch.h"
 #include "lane.cuh"
 #include "linear_wgmma_finish.cuh"
 #include "linear_wgmma_tiles.cuh"
@@ -30,12 +30,6 @@ namespace llmc {
 namespace {
 
 using namespace wgmma;
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-constexpr bool FOR_SM_90A = true;
-#else
-constexpr bool FOR_SM_90A = false;  // nothing but an empty kernel, which wgmma_gelu_available recognises
-#endif
 
 template <bool FORWARD>
 __global__ void __launch_bounds__(THREADS, 1)
@@ -80,17 +74,11 @@ CUtensorMap band_boxes(const bf16 *matrix, int rows, int columns, int bands, int
 
 template <bool FORWARD>
 void launch(Lane &lane, const Task &task, const bf16 *left, const bf16 *right) {
-    const auto kernel = gelu_product<FORWARD>;
-    static std::atomic<uint64_t> allowed{0};  // a bit a device
-    const uint64_t device = uint64_t(1) << (lane.device % 64);
-    if (!(allowed.load() & device)) {
-        cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES), "linear: shared memory");
-        allowed.fetch_or(device);
-    }
+    allow_shared<gelu_product<FORWARD>>(lane, SHARED_BYTES, "linear: shared memory");
     const CUtensorMap left_boxes = boxes(left, task.rows, task.inner, ROWS);
     const CUtensorMap right_boxes = FORWARD ? boxes(right, task.width, task.inner, COLUMNS) : band_boxes(right, task.inner, task.width, COLUMNS / 64, INNER);
     const int blocks = std::min(lane.sms, Order(task).count());
-    kernel<<<blocks, THREADS, SHARED_BYTES, lane.stream>>>(left_boxes, right_boxes, task);
+    gelu_product<FORWARD><<<blocks, THREADS, SHARED_BYTES, lane.stream>>>(left_boxes, right_boxes, task);
     launch_check("gelu_product");
 }
 
@@ -104,13 +92,7 @@ void check(const char *op, int N, int C, int OC, std::initializer_list<const voi
 
 bool wgmma_gelu_available(const Lane &lane, int N, int C, int OC) {
     if (lane.capability != 90 || N < 1 || C < 64 || OC < 8 || C % 64 || OC % 8) return false;
-    static const bool compiled = [] {  // an empty kernel has no static shared memory
-        cudaFuncAttributes facts = {};
-        const cudaError_t status = cudaFuncGetAttributes(&facts, gelu_product<true>);
-        if (status != cudaSuccess) cudaGetLastError();
-        return status == cudaSuccess && facts.sharedSizeBytes > 0 && encode_tiled();
-    }();
-    return compiled;
+    return has_code<gelu_product<true>>() && encode_tiled();
 }
 
 void wgmma_gelu_backward(Lane &lane, bf16 *dpre, float *column_partials, const bf16 *dout, const bf16 *w, const bf16 *pre, int N, int C, int OC) {
