@@ -152,10 +152,19 @@ def index_of(shards, config, dtype):
 
 @contextlib.contextmanager
 def staging(folder):
-    """A hidden folder beside `folder`, gone at the end."""
-    stage = Path(tempfile.mkdtemp(prefix=f".{folder.absolute().name}.", suffix=".tmp", dir=folder.absolute().parent))
+    """A hidden folder beside `folder`, gone at the end. An OSError names files as they would have been called."""
+    parent = folder.absolute().parent
+    try:
+        stage = Path(tempfile.mkdtemp(prefix=f".{folder.absolute().name}.", suffix=".tmp", dir=parent))
+    except OSError as error:
+        error.filename = str(parent)
+        raise
     try:
         yield stage
+    except OSError as error:
+        if error.filename is not None and Path(error.filename).parent == stage:
+            error.filename = str(folder / Path(error.filename).name)
+        raise
     finally:
         shutil.rmtree(stage, ignore_errors=True)
 

@@ -121,7 +121,7 @@ def test_targets_that_cannot_be(here, capsys):
 def test_sources_that_are_none(here, capsys):
     (here / "empty").mkdir()
     (here / "text").write_text("hello")
-    refused(capsys, "No such file", "none", "b.bin")
+    refused(capsys, "no such file", "none", "b.bin")
     refused(capsys, "a folder without config.json", "empty", "b.bin")
     refused(capsys, "not a model checkpoint: it starts with", "text", "b.bin")
     refused(capsys, "expected the folder", "hf/model.safetensors", "b.bin")

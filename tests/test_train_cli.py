@@ -133,7 +133,7 @@ def test_seed_decides_everything(here, capsys):
      ("-l nan", "rate"), ("-l fast", "invalid float"), ("-b two", "invalid int"), ("-y 2", "expected 0 or 1"),
      ("-y 1", "-y 1 needs -o"), ("-q 2", "final_fraction"), ("-m 0", "val_batches"), ("-b 100", "too small for one batch"),
      ("--heads 3", "divisible"), ("--device gpu", "auto, cpu, cuda"), ("--tokenizer byts", "did you mean 'bytes'"),
-     ("-e d13", "unknown model descriptor"), ("-e none.bin", "No such file"), ("-j v.bin", "-j needs -i"),
+     ("-e d13", "unknown model descriptor"), ("-e none.bin", "no such file"), ("-j v.bin", "-j needs -i"),
      ("-i none_*.bin", "no token shard matches|exclude"), ("--data none.txt", "no text file matches"),
      ("--bathc 3", "did you mean '--batch'"), ("--prefetch hots", "did you mean 'host'"), ("-c -1", "weight_decay"),
      ("--precision fp8", "fp32, bf16"), ("-u -1", "warmup"), ("--lag -1", "result_lag"), ("-r 7", "recompute"),
