@@ -60,7 +60,7 @@ GROUPS = {
     ),
     "output": (
         Option("output", "-o --output", "the picture, .png or .svg", metavar="FILE",
-               decided_by="plot.png in the run's folder, for several runs in this one"),
+               decided_by="plot.png in the run's folder, for several runs in the current one"),
         Option("json", "--json", "print the summary as JSON", switch=True),
     ),
 }  # fmt: skip
