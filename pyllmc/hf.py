@@ -109,6 +109,8 @@ def extra_files(config, dtype, tokenizer):
     if tokenizer is None:
         return config_files(config, dtype)
     if isinstance(tokenizer, (str, os.PathLike)) and os.path.isdir(tokenizer):
+        if not copied_files(tokenizer):
+            raise InvalidArgument(f"{os.fspath(tokenizer)}: a folder without tokenizer files such as vocab.json")
         return config_files(config, dtype, special_ids(tokenizer)) | copied_files(tokenizer)
     if isinstance(tokenizer, (str, os.PathLike)):
         tokenizer = load_tokenizer(os.fspath(tokenizer))
