@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import run_state, rundir
-from .errors import OutOfMemory, StateError
+from .errors import OutOfMemory, StateError, sentence
 
 LONG_WAIT_S = 1.0  # a save that waited so long for the one before is worth a remark
 WAIT_S = 0.1  # longest single wait
@@ -120,7 +120,7 @@ class CheckpointWriter:
         if job.error is None:
             self._complete.append(Saved(job.step, job.path, job.held_s * 1e3, job.write_s))
         elif isinstance(job.error, (OSError, MemoryError)) or not may_raise:
-            self._notes.append(f"the checkpoint of step {job.step} could not be written: {job.error}")
+            self._notes.append(f"the checkpoint of step {job.step} could not be written: {sentence(job.error)}")
         else:
             raise job.error
 

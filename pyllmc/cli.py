@@ -1,7 +1,6 @@
 """Command lines made from tables: one row holds an option's names, kind, defaults and help."""
 
 import argparse
-import functools
 import sys
 from dataclasses import dataclass
 
@@ -128,12 +127,14 @@ class Parser(argparse.ArgumentParser):
 def converter(kind):
     """`kind` for argparse, which shows the words of no other exception than its own."""
 
-    @functools.wraps(kind, assigned=("__name__",), updated=())  # as in "invalid int value"
     def convert(text):
         try:
             return kind(text)
         except InvalidArgument as error:
             raise argparse.ArgumentTypeError(str(error)) from None
+        except ValueError:
+            wanted = {int: "a whole number", float: "a number"}.get(kind, kind.__name__)
+            raise argparse.ArgumentTypeError(f"expected {wanted}, got {text!r}") from None
 
     return convert
 

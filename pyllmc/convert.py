@@ -9,7 +9,7 @@ from tqdm import tqdm
 from .checkpoint import lazy_checkpoint, write_checkpoint
 from .cli import Option, Parser
 from .console import has_size, one_line, say
-from .errors import FormatError, InvalidArgument, nearest
+from .errors import InvalidArgument, nearest
 from .exits import status_of
 from .hf import check_target, read_pretrained, write_pretrained
 from .hf_config import CONFIG
@@ -18,13 +18,16 @@ from .lazy import Row, Source, Watched
 from .nanogpt import read_state_dict
 from .state_dict import BLOCK, LINEAR, TOP
 from .torch_file import OLD_PICKLE
+from .vocabulary import guess_tokenizer, tokenizer_beside
+from .weights import find_weights
 
 HINT = "--force replaces it"
 DTYPES = ("keep", "fp32", "bf16")
-DESCRIPTION = """Convert a GPT-2 between Hugging Face folders (safetensors), llm.c checkpoints and, as a source, nanoGPT's .pt files.
-The source is recognised by its content; a target that ends in .bin is an llm.c checkpoint, any other a Hugging Face
-folder. Neither torch nor transformers is needed, and no code in the source is run. The target appears complete or not at
-all. Exit status: 0 done; 2 bad input; 130 interrupted; 141 nobody reads the output."""
+DESCRIPTION = """Convert a GPT-2 between Hugging Face folders (safetensors), llm.c checkpoints and, as sources, run folders (their
+latest checkpoint) and nanoGPT's .pt files. The source is recognised by its content; a target that ends in .bin is an llm.c
+checkpoint, any other a Hugging Face folder. Neither torch nor transformers is needed, and no code in the source is run.
+The target appears complete or not at all. Exit status: 0 done; 2 bad input; 130 interrupted; 141 nobody reads the
+output."""
 
 
 def dtype_word(text):
@@ -42,7 +45,7 @@ GROUPS = {
     ),
     "output": (
         Option("tokenizer", "--tokenizer", "for a Hugging Face folder, the tokenizer whose files it gets: gpt2, bytes, an llm.c "
-               "tokenizer file, or a folder that has them", metavar="NAME", decided_by="the source folder's, if it is one"),
+               "tokenizer file, or a folder that has them", metavar="NAME", decided_by="the source's, if it is a folder"),
         Option("force", "--force", "replace the target, if it exists", switch=True),
     ),
 }  # fmt: skip
@@ -71,7 +74,7 @@ def convert(args):
               dynamic_ncols=True, disable=not has_size(sys.stderr)) as bar:  # fmt: skip
         params = Watched(source.params, bar.update)
         if to_folder:
-            tokenizer = args.tokenizer or (path if path.is_dir() and copied_files(path) else None)
+            tokenizer = args.tokenizer or own_tokenizer(path, source.config.vocab)
             if tokenizer is None:
                 notes.append("no tokenizer files were written: --tokenizer names a vocabulary, such as gpt2")
             write_pretrained(target, source.config, params, dtype, tokenizer=tokenizer, force=args.force)
@@ -101,20 +104,33 @@ def check_output(target, to_folder, args):
 
 def read_source(path, heads=None):
     """The Source at `path`, whichever format it has. Raises FormatError, InvalidArgument or OSError."""
-    if path.is_dir():
-        if not (path / CONFIG).is_file():
-            raise FormatError(f"{path}: a folder without {CONFIG}, expected a Hugging Face folder of a GPT-2")
+    weights = find_weights(path) if path.is_dir() else None
+    if weights and weights.path.is_dir():
         source = read_pretrained(path)
     elif path.suffix == ".safetensors" and path.is_file():
         raise InvalidArgument(f"{path}: weights alone; expected the folder that has {CONFIG} beside them")
-    elif zipfile.is_zipfile(path) or begins_with(path, OLD_PICKLE):
+    elif weights is None and (zipfile.is_zipfile(path) or begins_with(path, OLD_PICKLE)):
         return read_state_dict(path, heads)
     else:
-        config, dtype, params = lazy_checkpoint(path)
-        source = Source("llm.c checkpoint", config, dtype, params, list(checkpoint_rows(config, dtype)))
+        file, notes = (weights.path, list(weights.notes)) if weights else (path, [])
+        config, dtype, params = lazy_checkpoint(file)
+        kind = f"checkpoint {file.name} in" if weights else "llm.c checkpoint"
+        source = Source(kind, config, dtype, params, list(checkpoint_rows(config, dtype)), notes)
     if heads not in (None, source.config.heads):
         raise InvalidArgument(f"{heads} heads were given, {path} says {source.config.heads}")
     return source
+
+
+def own_tokenizer(path, vocab):
+    """The tokenizer of the source for a folder of `vocab` ids: a folder to copy it from, a Tokenizer, or None.
+
+    Of a run it is what it was trained with, else what the number of ids tells."""
+    if not path.is_dir():
+        return None
+    if copied_files(path):
+        return path
+    tokenizer = None if (path / CONFIG).is_file() else tokenizer_beside(path, vocab) or guess_tokenizer(vocab)[0]
+    return tokenizer if tokenizer and tokenizer.n_vocab <= vocab else None
 
 
 def begins_with(path, text):

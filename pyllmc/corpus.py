@@ -15,6 +15,7 @@ import numpy as np
 from .atomic import atomic_write
 from .cache import cache_folder, make_folder
 from .errors import InvalidArgument, LlmcError, Unavailable
+from .headers import SHARD, kind_of
 from .pieces import check_fits_shards, cut, encode_piece, held_out, pieces
 from .shards import MAX_TOKENS, ShardWriter, open_shard
 from .tokenizer import Tokenizer, load_tokenizer
@@ -101,6 +102,9 @@ def find_documents(sources=None):
     for path in paths:
         if os.path.isdir(path):
             raise InvalidArgument(f"{path} is a folder: name the text files in it, for example {path}/*.txt")
+        kind = kind_of(path)
+        if kind:  # its bytes would train, and mean nothing
+            raise InvalidArgument(f"{path}: a {kind.name} and no text" + (": -i takes token shards" if kind is SHARD else ""))
     stem = Path(paths[0]).stem if len(paths) == 1 else "text"
     return stem, [Document(path, Path(path).read_bytes) for path in paths]
 

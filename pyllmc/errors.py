@@ -3,10 +3,13 @@
 Each class also derives from the built-in one a caller would guess, so that both
 `except pyllmc.errors.FormatError` and `except ValueError` work. A message is one sentence that says
 what is wrong, where (file and field, or argument), what was found and what would be right.
-A missing or unreadable file stays Python's own OSError: it already names the path and the reason.
+A missing or unreadable file stays Python's own OSError, which holds the path and the reason; sentence() is how
+it is said.
 """
 
 import difflib
+import errno
+import os
 
 
 class LlmcError(Exception):
@@ -47,6 +50,24 @@ class LibraryNotFound(LlmcError, OSError):
 
 class AbiMismatch(LlmcError, RuntimeError):
     """The engine library and this Python package are of different versions."""
+
+
+# What the system's own words leave open. Others stay as they are.
+REASONS = {
+    errno.ENOENT: "no such file or folder", errno.EISDIR: "a folder, expected a file",
+    errno.ENOTDIR: "a file stands where a folder is expected", errno.EEXIST: "exists already",
+    errno.EACCES: "no permission", errno.EPERM: "not permitted", errno.EROFS: "the file system can only be read",
+    errno.ENOSPC: "no space left on the device", errno.EDQUOT: "the disk quota is used up",
+}  # fmt: skip
+
+
+def sentence(error):
+    """An exception's message as people are told it: an OSError as path and reason, without its number."""
+    if not isinstance(error, OSError) or isinstance(error, LlmcError) or error.errno is None:
+        return str(error)
+    reason = REASONS.get(error.errno) or error.strerror or str(error)
+    path = error.filename if error.filename2 is None else error.filename2  # of a rename, where to
+    return reason if path is None or isinstance(path, int) else f"{os.fsdecode(path)}: {reason}"
 
 
 def nearest(name, choices):

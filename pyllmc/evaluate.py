@@ -11,9 +11,10 @@ from tqdm import tqdm
 from .cli import Parser
 from .console import count, has_size, one_line, say, short, table
 from .errors import InvalidArgument, Unavailable
-from .evaluate_options import ENGINE_FIELDS, GROUPS
+from .evaluate_options import GROUPS
 from .evaluation import Questions, accuracy
 from .exits import status_of
+from .generate_options import ENGINE_FIELDS
 from .loader import TokenLoader
 from .shards import find_shards, open_shard
 from .tokenizer import load_tokenizer

@@ -1,7 +1,8 @@
 """The options of `python -m pyllmc.evaluate`: the table that its parser, its help and its defaults come from."""
 
 from .cli import Option
-from .generate_options import ENGINE, whole
+from .generate_options import GROUPS as GENERATE
+from .generate_options import whole
 
 GROUPS = {
     "what": (
@@ -21,12 +22,5 @@ GROUPS = {
     "output": (
         Option("json", "--json", "print one JSON object instead", switch=True),
     ),
-    "engine": (
-        Option("device", "--device", "auto, cpu, cuda or cuda:N", str, "auto", metavar="NAME"),
-        Option("threads", "--threads", "CPU threads; 0: all", whole(0), decided_by=ENGINE, metavar="N"),
-        Option("precision", "--precision", "fp32 or bf16", metavar="NAME", decided_by=ENGINE),
-    ),
+    "engine": GENERATE["engine"],
 }  # fmt: skip
-
-# Rows whose name is a keyword of GPT2.
-ENGINE_FIELDS = ("threads", "precision")

@@ -5,7 +5,7 @@ import sys
 import warnings
 
 from .console import one_line
-from .errors import LlmcError
+from .errors import LlmcError, sentence
 
 BAD_INPUT = 2
 INTERRUPTED, OUTPUT_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
@@ -25,5 +25,5 @@ def status_of(program, body, interrupted, unread="nobody reads the output"):
         print(f"{program}: {unread}", file=sys.stderr)
         return OUTPUT_CLOSED
     except (LlmcError, OSError) as error:
-        print(f"{program}: {one_line(error)}", file=sys.stderr)
+        print(f"{program}: {one_line(sentence(error))}", file=sys.stderr)
         return BAD_INPUT

@@ -5,15 +5,14 @@ import json
 import os
 import sys
 import time
-import warnings
 from pathlib import Path
 
 from tqdm import tqdm
 
 from .cli import Parser
-from .console import count, has_size, one_line, say, short
-from .errors import InvalidArgument, LlmcError, Unavailable
-from .exits import BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED
+from .console import count, has_size, say, short
+from .errors import InvalidArgument, Unavailable
+from .exits import INTERRUPTED, status_of
 from .generate_options import ENGINE_FIELDS, GROUPS, MAX_SEED
 from .generation import SideBySide
 from .sample_text import Output, Sample, Timer
@@ -31,19 +30,7 @@ def main(argv=None):
     """Generate as the arguments say; returns the exit status."""
     usage = f"python -m {PROGRAM} MODEL [PROMPT] [options]"
     parser = Parser(GROUPS, prog=f"python -m {PROGRAM}", usage=usage, description=DESCRIPTION)
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda text, *_, **__: remark(f"note: {text}")
-            return run(parser.read(argv))
-    except KeyboardInterrupt:
-        remark(f"\n{PROGRAM}: interrupted")
-        return INTERRUPTED
-    except BrokenPipeError:  # as after "| head"
-        remark(f"{PROGRAM}: nobody reads the output")
-        return OUTPUT_CLOSED
-    except (LlmcError, OSError) as error:
-        remark(f"{PROGRAM}: {one_line(error)}")
-        return BAD_INPUT
+    return status_of(PROGRAM, lambda: run(parser.read(argv)), "interrupted")
 
 
 def run(args):

@@ -13,23 +13,31 @@ HEADER_INTS = HEADER_BYTES // 4
 
 @dataclass(frozen=True)
 class Kind:
-    """One file format: its name in messages, magic number, understood versions, what to do with others."""
+    """One file format: its name in messages, magic number, understood versions, what to do with others, and what
+    makes one from something else."""
 
     name: str
     magic: int
     versions: tuple
     remedy: str
+    made_by: str = ""
 
 
 CHECKPOINT = Kind(
     "model checkpoint", 20240326, (3, 5),
     "export the model again as version 3 (fp32) or 5 (bf16); older versions lack the padded vocabulary "
     "or mix two precisions (python -m pyllmc.convert writes both from a Hugging Face folder)",
+    "python -m pyllmc.convert makes one from a Hugging Face folder or a .pt",
 )  # fmt: skip
 DEBUG_STATE = Kind("debug state", 20240327, (2,), "write it again from a version-3 checkpoint")
 TOKENIZER = Kind("tokenizer", 20240328, (2,), "write it again; version 1 lacks the end-of-text id")
-SHARD = Kind("token shard", 20240520, (1,), "tokenize the data again")
-MULTIPLE_CHOICE = Kind("multiple-choice evaluation", 20240522, (1,), "write it again from its source")
+SHARD = Kind(
+    "token shard", 20240520, (1,), "tokenize the data again", "python -m pyllmc.data prepare makes them from text"
+)
+MULTIPLE_CHOICE = Kind(
+    "multiple-choice evaluation", 20240522, (1,), "write it again from its source",
+    "python -m pyllmc.data hellaswag makes one from JSONL",
+)  # fmt: skip
 OPTIMIZER_STATE = Kind(
     "optimizer state", 20240527, (1,), "start from the weights alone, with a fresh optimizer"
 )
@@ -73,7 +81,15 @@ def _check_magic(raw, path, kind):
             )
     raise FormatError(
         f"{path}: not a {kind.name}: it starts with {bytes(raw[:4])!r} ({magic}), expected magic {kind.magic}"
+        + (f"; {kind.made_by}" if kind.made_by else "")
     )
+
+
+def kind_of(path):
+    """The Kind of the file at `path` by its first bytes, or None."""
+    with open(path, "rb") as file:
+        magic = int.from_bytes(file.read(4), "little")
+    return next((kind for kind in KINDS if kind.magic == magic), None)
 
 
 def pack_header(kind, version, fields):

@@ -109,6 +109,8 @@ def extra_files(config, dtype, tokenizer):
     if tokenizer is None:
         return config_files(config, dtype)
     if isinstance(tokenizer, (str, os.PathLike)) and os.path.isdir(tokenizer):
+        if not copied_files(tokenizer):
+            raise InvalidArgument(f"{os.fspath(tokenizer)}: a folder without tokenizer files such as vocab.json")
         return config_files(config, dtype, special_ids(tokenizer)) | copied_files(tokenizer)
     if isinstance(tokenizer, (str, os.PathLike)):
         tokenizer = load_tokenizer(os.fspath(tokenizer))
@@ -152,10 +154,19 @@ def index_of(shards, config, dtype):
 
 @contextlib.contextmanager
 def staging(folder):
-    """A hidden folder beside `folder`, gone at the end."""
-    stage = Path(tempfile.mkdtemp(prefix=f".{folder.absolute().name}.", suffix=".tmp", dir=folder.absolute().parent))
+    """A hidden folder beside `folder`, gone at the end. An OSError names files as they would have been called."""
+    parent = folder.absolute().parent
+    try:
+        stage = Path(tempfile.mkdtemp(prefix=f".{folder.absolute().name}.", suffix=".tmp", dir=parent))
+    except OSError as error:
+        error.filename = str(parent)
+        raise
     try:
         yield stage
+    except OSError as error:
+        if error.filename is not None and Path(error.filename).parent == stage:
+            error.filename = str(folder / Path(error.filename).name)
+        raise
     finally:
         shutil.rmtree(stage, ignore_errors=True)
 

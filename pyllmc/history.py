@@ -1,4 +1,4 @@
-"""What a run has logged, as arrays: from this package's log.jsonl or from llm.c's main.log."""
+"""What a run has logged, as arrays: from this package's log.jsonl, from llm.c's main.log or what its trainer printed."""
 
 import contextlib
 import os
@@ -10,6 +10,7 @@ import numpy as np
 from .errors import FormatError, InvalidArgument
 from .log_rows import Rows
 from .rundir import JSON_LOG, MAIN_LOG
+from .trainer_output import STEP, records
 
 BLOCK = 1 << 20  # bytes, after which a line should have been understood, and between two signs of progress
 
@@ -94,8 +95,23 @@ def read_log(path, name=None, progress=None):
     with progress(path) if progress else contextlib.nullcontext() as advance:
         rows = read_rows(path, advance)
     if rows.odd and not rows.understood and path.name not in (JSON_LOG, MAIN_LOG):
-        raise FormatError(f"{os.fspath(path)}: neither a {JSON_LOG} nor a {MAIN_LOG} (no line has their form)")
+        rows = printed_rows(path)
+        if not rows.understood:
+            raise FormatError(
+                f"{os.fspath(path)}: expected a {JSON_LOG}, a {MAIN_LOG} or what llm.c's trainer printed; no line has their form"
+            )
     return History(name or name_of(path), **rows.fields(path.name))
+
+
+def printed_rows(path):
+    """The Rows of what llm.c's trainer printed; lines that don't tell of training are no fault there."""
+    rows = Rows()
+    with open(path, encoding="utf-8", errors="replace") as file:
+        if STEP.search(file.read(BLOCK)):
+            file.seek(0)
+            for record in records(file):
+                rows.add_record(record)
+    return rows
 
 
 def read_rows(path, advance=None):

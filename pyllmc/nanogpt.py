@@ -1,11 +1,14 @@
 """nanoGPT's ckpt.pt, and bare state dicts of GPT-2."""
 
 import re
+from functools import partial
+
+import numpy as np
 
 from .config import GPT2Config
 from .errors import FormatError, InvalidArgument
-from .lazy import Source
-from .state_dict import arrange, plain_names
+from .lazy import Source, Stored
+from .state_dict import arrange, entries, plain_names
 from .torch_file import Tensor, load, stored
 
 SIZES = {
@@ -15,6 +18,7 @@ GELU_NOTE = (
     "the file doesn't say which GELU it was trained with: later versions of nanoGPT use the exact one, this engine uses "
     "GPT-2's tanh form, and the logits of a model trained with the other differ a little"
 )
+BIAS_NOTE = "the model has no biases: here they are zero, which computes the same, and training changes them"
 
 
 def read_state_dict(path, heads=None):
@@ -34,9 +38,23 @@ def read_state_dict(path, heads=None):
     config = told(path, arguments, heads) if arguments is not None else guessed(path, plain, heads)
     first = plain.get("h.0.attn.c_attn.weight")
     conv1d = first is not None and first[1].shape == (config.channels, 3 * config.channels)
-    params, rows, dtype = arrange(plain, config, path, conv1d=conv1d)
-    return Source("torch state dict" if arguments is None else "nanoGPT checkpoint", config, dtype, params, rows,
-                  [] if conv1d else [GELU_NOTE])  # fmt: skip
+    has_biases = arguments is not None and arguments.get("bias", True)
+    zeros = {} if has_biases else absent_biases(plain, config)
+    params, rows, dtype = arrange(plain | zeros, config, path, conv1d=conv1d)
+    return Source("torch state dict" if arguments is None else "nanoGPT checkpoint", config, dtype, params,
+                  [row for row in rows if row.name not in zeros],
+                  [*([] if conv1d else [GELU_NOTE]), *([BIAS_NOTE] if zeros else [])])  # fmt: skip
+
+
+def absent_biases(plain, config):
+    """{name: (name, zeros)} of a model that has none, as nanoGPT's are by default; {} for one that has any."""
+    if "ln_f.weight" not in plain or config.layers > len(plain):  # arrange says what is wrong with it
+        return {}
+    shapes = {name: shape for _, _, name, shape in entries(config) if name.endswith(".bias")}
+    if any(name in plain for name in shapes):
+        return {}
+    dtype = plain["ln_f.weight"][1].dtype
+    return {name: (name, Stored(shape, dtype, partial(np.zeros, shape, np.float32))) for name, shape in shapes.items()}
 
 
 def told(path, arguments, heads):
@@ -44,8 +62,6 @@ def told(path, arguments, heads):
     lacking = [name for name in SIZES if name not in arguments] if isinstance(arguments, dict) else ["a dict"]
     if lacking:
         raise FormatError(f"{path}: model_args lacks {', '.join(lacking)}")
-    if not arguments.get("bias", True):
-        raise FormatError(f"{path}: a model without biases (model_args: bias=False): this engine trains GPT-2 with them")
     if heads not in (None, arguments["n_head"]):
         raise InvalidArgument(f"{heads} heads were given, {path} says {arguments['n_head']}")
     return checked(path, {ours: arguments[theirs] for theirs, ours in SIZES.items()})

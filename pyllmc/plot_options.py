@@ -43,7 +43,8 @@ def window(text):
 
 GROUPS = {
     "what": (
-        Option("runs", "", "run folders (their log.jsonl, or else llm.c's main.log) or such log files", metavar="RUN"),
+        Option("runs", "", "run folders (their log.jsonl, or else llm.c's main.log), such log files, or what llm.c's trainer "
+               "printed, in a file", metavar="RUN"),
         Option("panels", "--panels", f"some of {','.join(PANELS)}", panel_names, metavar="NAMES",
                decided_by="all that the logs have data for"),
         Option("labels", "--labels", "names of the runs, with commas between", words, metavar="NAMES",
@@ -59,7 +60,7 @@ GROUPS = {
     ),
     "output": (
         Option("output", "-o --output", "the picture, .png or .svg", metavar="FILE",
-               decided_by="plot.png in the run's folder, for several runs in this one"),
+               decided_by="plot.png in the run's folder, for several runs in the current one"),
         Option("json", "--json", "print the summary as JSON", switch=True),
     ),
 }  # fmt: skip

@@ -4,7 +4,7 @@ import os
 
 from . import options, rundir
 from .atomic import atomic_write
-from .errors import LlmcError
+from .errors import LlmcError, sentence
 from .options_file import options_text, read_options, toml_of
 from .tokenizer import NAMES
 from .train_options import ENGINE_FIELDS, GROUPS, HYPER_FIELDS, ROWS, WITHOUT_EFFECT
@@ -49,7 +49,7 @@ def write_run_options(folder, step, values):
         try:
             before = read_options(path, ROWS)
         except (LlmcError, OSError) as error:
-            note = str(error)
+            note = sentence(error)
         else:
             if before == values:
                 return ""

@@ -64,11 +64,9 @@ def save(folder, step, source, loader_state, declare=rundir.mark_complete, tick=
             declare(folder, step)
     except Abandoned:
         raise  # who abandoned it takes its files away: by now they may be another save's
-    except BaseException as error:
+    except BaseException:
         with contextlib.suppress(OSError):
             discard(folder, step)
-        if isinstance(error, OSError) and error.errno and error.filename is None:  # as a full disk's
-            error.filename = str(folder)
         raise
     return folder / rundir.model_name(step)
 

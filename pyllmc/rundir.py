@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .atomic import atomic_write, sync_folder
 from .checkpoint import peek_checkpoint
-from .errors import FormatError, InvalidArgument
+from .errors import FormatError, InvalidArgument, sentence
 from .optimizer_state import peek_state
 
 MAIN_LOG, JSON_LOG = "main.log", "log.jsonl"
@@ -80,8 +80,10 @@ def sweep(folder, step=None):
 
 
 def check_unused(folder):
-    """Raise InvalidArgument when `folder` already holds a run, which a new one would damage."""
+    """Raise InvalidArgument when `folder` already holds a run, which a new one would damage, or is a file."""
     folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InvalidArgument(f"{folder} is a file, expected a folder for the run (-o)")
     for pattern in (MAIN_LOG, JSON_LOG, RUN_OPTIONS, "model_*.bin", "state_*.bin", "DONE_*"):
         found = next(folder.glob(pattern), None)
         if found:
@@ -139,7 +141,7 @@ def _what_is_missing(folder, step, world):
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except (FormatError, OSError) as error:
-        return str(error)
+        return sentence(error)
     return None
 
 

@@ -13,7 +13,7 @@ from .checkpoint import peek_checkpoint
 from .cli import Parser
 from .config import GPT2_VOCAB, GPT2Config
 from .console import Console, short, table
-from .errors import InvalidArgument, LlmcError, OutOfMemory
+from .errors import InvalidArgument, LlmcError, OutOfMemory, sentence
 from .exits import status_of
 from .gpt2 import GPT2
 from .inspection import c_options
@@ -344,7 +344,7 @@ def draw(folder, unigram):
 
         path = figures.draw_run(folder, unigram)
     except Exception as error:
-        print(f"note: no picture was drawn: {type(error).__name__}: {error}")
+        print(f"note: no picture was drawn: {type(error).__name__}: {sentence(error)}")
     else:
         print(f"picture: {path}")
 

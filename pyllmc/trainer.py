@@ -11,7 +11,7 @@ from pathlib import Path
 
 from . import flops, options, peaks, run_state, rundir
 from .checkpoint_writer import CheckpointWriter
-from .errors import InvalidArgument, LlmcError
+from .errors import InvalidArgument, LlmcError, sentence
 from .evaluation import Questions, accuracy
 from .feed import Feed
 from .monitor import GpuMonitor, GpuReading
@@ -236,7 +236,7 @@ class Trainer:
             try:
                 action(self.steps)
             except Exception as error:
-                warned.append(f"the last {what} failed: {type(error).__name__}: {error}")
+                warned.append(f"the last {what} failed: {type(error).__name__}: {sentence(error)}")
         result.warnings = tuple(warned)
         self._notes += [*warned, *self.model.notes()]
         self._tell_notes()
@@ -348,7 +348,7 @@ class Trainer:
         try:
             self._sample(step)
         except Exception as error:
-            self._notes.append(f"no sample at step {step}: {type(error).__name__}: {error}")
+            self._notes.append(f"no sample at step {step}: {type(error).__name__}: {sentence(error)}")
             self._tell_notes()
 
     def _save(self, step):
@@ -381,7 +381,7 @@ class Trainer:
         try:
             prune(chosen.run_dir, step, chosen.keep, chosen.major_every, self.model.options.world)
         except OSError as error:
-            self._notes.append(f"old checkpoints could not be removed: {error}")
+            self._notes.append(f"old checkpoints could not be removed: {sentence(error)}")
 
     # -- telling -------------------------------------------------------------------------------------
 

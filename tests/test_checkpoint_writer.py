@@ -117,7 +117,7 @@ def test_a_full_disk_in_the_midst_is_a_note(shards, tmp_path, monkeypatch, besid
     result, recorder, _ = run(shards, run_dir=tmp_path, checkpoint_every=2, steps=7)
     assert failed and result.status == "finished"
     (note,) = (note for note in recorder.notes if "could not be" in note)
-    assert note == f"the checkpoint of step 4 could not be written: [Errno 28] No space left on device: '{tmp_path}'"
+    assert note == f"the checkpoint of step 4 could not be written: {tmp_path}/model_00000004.bin: no space left on the device"
     assert [step for kind, step in recorder.events if kind == "saved"] == [2, 6, 7]
     assert contents(tmp_path, 4) == {} and not list(tmp_path.glob(".*"))
 
@@ -131,7 +131,7 @@ def test_a_full_disk_at_the_end_is_an_error(shards, tmp_path, monkeypatch):  # n
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"):
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/state_00000005_00000.bin'"):
         run(shards, run_dir=tmp_path, checkpoint_every=2, steps=5)
     assert find_latest_complete(tmp_path).step == 4 and not list(tmp_path.glob(".*"))
 

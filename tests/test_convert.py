@@ -9,9 +9,12 @@ import hf_folder
 import numpy as np
 import pytest
 
-from pyllmc import GPT2Config, convert
+from pyllmc import GPT2, GPT2Config, convert, run_state
 from pyllmc.formats import peek_checkpoint, read_checkpoint, write_checkpoint
 from pyllmc.hf import read_pretrained
+from pyllmc.hf_vocabulary import has_vocabulary
+from pyllmc.optimizer_state import LoaderState
+from pyllmc.tokenizer_file import write_tokenizer_file
 
 MICRO = Path(__file__).parent / "golden" / "micro"
 CONFIG = GPT2Config(layers=2, heads=4, channels=32, vocab=61, context=12)
@@ -95,6 +98,25 @@ def test_tokenizer_files(here, capsys):
         assert (here / "n" / name).read_bytes() == (here / "m" / name).read_bytes()
     refused(capsys, "--tokenizer is for a Hugging Face folder", micro, "c.bin", "--tokenizer", "bytes")
     refused(capsys, "unknown tokenizer 'gtp2': did you mean 'gpt2'", micro, "c", "--tokenizer", "gtp2")
+    refused(capsys, "hf: a folder without tokenizer files", micro, "c", "--tokenizer", "hf")
+
+
+def test_a_run_folder_is_its_latest_checkpoint_with_its_tokenizer(here, capsys):
+    """As for generate and evaluate."""
+    config = GPT2Config(layers=1, heads=2, channels=16, vocab=300, context=8)
+    (here / "run").mkdir()
+    with GPT2.from_config(config, batch=1, seq_len=8, device="cpu") as model:
+        for step in (3, 5):
+            model.params["lnfb"] = np.full(16, step, np.float32)
+            run_state.save("run", step, model, LoaderState(0, 3))
+    table = [bytes([i]) for i in range(256)] + [b"th", b"<|endoftext|>"]
+    write_tokenizer_file("run/tokenizer.bin", table, 257)
+    status, out, err = call(capsys, "run", "out")
+    assert (status, err) == (0, "") and "note" not in out
+    assert out.splitlines()[-2].startswith("checkpoint model_00000005.bin in run: fp32, 1 layers, 2 heads")
+    assert read_pretrained("out").params["lnfb"].tolist() == [5] * 16 and has_vocabulary("out")
+    assert call(capsys, "run", "out.bin")[0] == 0
+    assert (here / "out.bin").read_bytes() == (here / "run" / "model_00000005.bin").read_bytes()
 
 
 def test_nothing_is_replaced_without_force(here, capsys):
@@ -121,8 +143,8 @@ def test_targets_that_cannot_be(here, capsys):
 def test_sources_that_are_none(here, capsys):
     (here / "empty").mkdir()
     (here / "text").write_text("hello")
-    refused(capsys, "No such file", "none", "b.bin")
-    refused(capsys, "a folder without config.json", "empty", "b.bin")
+    refused(capsys, "no such file", "none", "b.bin")
+    refused(capsys, "empty holds no model: expected model_SSSSSSSS.bin of a run, or config.json", "empty", "b.bin")
     refused(capsys, "not a model checkpoint: it starts with", "text", "b.bin")
     refused(capsys, "expected the folder", "hf/model.safetensors", "b.bin")
     refused(capsys, "expected --heads N", "a.pt", "b.bin")

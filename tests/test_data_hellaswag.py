@@ -172,7 +172,7 @@ def test_inspect_damage(tmp_path, capsys):
     write_shard(tmp_path / "a.bin", [1, 2, 3])
     raw = (tmp_path / "a.bin").read_bytes()
     other = json.dumps(ROWS).encode()
-    for change, text in ((raw[:-1], "truncated"), (raw[:100], "too short"), (b"", "no known file"), (other, "no known file")):
+    for change, text in ((raw[:-1], "truncated"), (raw[:100], "too short"), (b"", "none of llm.c"), (other, "none of llm.c")):
         (tmp_path / "a.bin").write_bytes(change)
         status, out, err = call(capsys, "inspect", tmp_path / "a.bin")
         assert (status, out) == (2, "") and text in err and err.count("\n") == 1, err

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
@@ -101,15 +102,19 @@ def test_control_c_is_one_sentence_and_goes_on(source, whole, tmp_path):
     assert files_of(tmp_path) == whole
 
 
-def test_a_worker_that_dies_is_one_sentence(source, whole, tmp_path):
-    from multiprocessing import active_children
+def test_workers_that_die_are_one_sentence(source, whole, tmp_path):
+    """All of them, at the first sign of progress: what hasn't been encoded by then never comes."""
+    ended = []
 
-    def end_one(done, total):
-        if done > total / 3:
-            os.kill(active_children()[0].pid, signal.SIGKILL)
+    def end_all(done, total):
+        for worker in active_children() if done else ():
+            ended.append(done < total / 2)
+            worker.kill()
+            worker.join()
 
     with pytest.raises(StateError, match="try fewer --processes"):
-        prepare(source, tmp_path, processes=2, progress=end_one, **SETTINGS)
+        prepare(source, tmp_path, processes=2, progress=end_all, **SETTINGS)
+    assert ended and all(ended)  # fewer than half of the ranges can have been handed out
     prepare(source, tmp_path, **SETTINGS)
     assert files_of(tmp_path) == whole
 

@@ -148,13 +148,13 @@ def test_a_diverged_model_prints_json_that_is_json(home, call):
 
 
 @pytest.mark.parametrize("words, part", [
-    (["m.bin"], "nothing to measure: --data names"), (["gone.bin", "--data", "v_0.bin"], "No such file"),
+    (["m.bin"], "nothing to measure: --data names"), (["gone.bin", "--data", "v_0.bin"], "no such file"),
     (["m.bin", "--data", "none_*.bin"], "none_"), (["m.bin", "--data", "m.bin"], "m.bin: "),
     (["m.bin", "x", "--data", "v_0.bin"], "one model"),
     (["m.bin", "--data", "v_0.bin", "-t", 33], r"rows of 33 \(-t\)"), (["m.bin", "--data", "v_0.bin", "-b", 0], "from 1 to"),
     (["small.bin", "--data", "v_0.bin"], r"v_0.bin: token \d+ .* vocabulary is 60"),
     (["m.bin", "--data", "v_0.bin", "-m", 0], "-m must be"),
-    (["m.bin", "--hellaswag", "v_0.bin"], "v_0.bin"), (["m.bin", "--hellaswag", "none.bin"], "No such file"),
+    (["m.bin", "--hellaswag", "v_0.bin"], "v_0.bin"), (["m.bin", "--hellaswag", "none.bin"], "no such file"),
     (["m.bin", "--data", "v_0.bin", "--tokenizer", "byts"], "did you mean 'bytes'"), (["m.bin", "--dta", "v"], "did you mean '--data'"),
     (["m.bin", "--data", "v_0.bin", "-b", 90, "-t", 32], "too small for one batch"),
 ])  # fmt: skip

@@ -178,6 +178,16 @@ def test_slots_are_given_back(model):
     model.acquire_slot(timeout=5)
 
 
+def test_control_c_after_the_engine_took_the_batch_stays_control_c(model):
+    """Not an error about the slot, which is noted as consumed a moment later."""
+    with pytest.raises(KeyboardInterrupt), model.acquire_slot() as slot:
+        slot.inputs[:], slot.targets[:] = batch()
+        slot.submit()
+        model.handle.call("llmc_micro_step", slot.index, 0, 1)
+        raise KeyboardInterrupt
+    assert np.isfinite(model.update(lr=1e-3).result(timeout=60).loss) and model.updates == 1
+
+
 def test_a_failed_call_gives_its_slot_back(model, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt

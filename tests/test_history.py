@@ -68,10 +68,10 @@ def test_what_is_no_run(tmp_path):
     with pytest.raises(InvalidArgument, match="absent: no such file or folder"):
         read_history(tmp_path / "absent")
     (tmp_path / "text").write_text("so it goes\n" * 3)
-    with pytest.raises(FormatError, match="text: neither a log.jsonl nor a main.log"):
+    with pytest.raises(FormatError, match="text: expected a log.jsonl, a main.log or what llm.c's trainer printed"):
         read_history(tmp_path / "text")
     (tmp_path / "weights.bin").write_bytes(bytes(range(256)) * 20000)
-    with pytest.raises(FormatError, match="weights.bin: neither"):
+    with pytest.raises(FormatError, match="weights.bin: expected a log"):
         read_history(tmp_path / "weights.bin")
     (tmp_path / "empty").write_text("")
     assert read_history(tmp_path / "empty").step.size == 0

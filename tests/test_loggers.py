@@ -89,7 +89,7 @@ def test_a_backend_that_fails_is_one_note(loop_shards, at):  # noqa: F811
     backend, notes = Memory(fails_at=at), []
     result = train(loop_shards, backend, notes, steps=6)
     assert result.status == "finished" and result.step == 6
-    assert notes == ["memory gets nothing more of this run: OSError: [Errno 28] No space left on device"]
+    assert notes == ["memory gets nothing more of this run: OSError: no space left on the device"]
     assert len(backend.events) == at + 2 and backend.events[-1][0] == "close"
 
 

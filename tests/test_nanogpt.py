@@ -12,7 +12,7 @@ import pytest
 
 from pyllmc import GPT2Config
 from pyllmc.errors import FormatError, InvalidArgument
-from pyllmc.nanogpt import GELU_NOTE, read_state_dict
+from pyllmc.nanogpt import BIAS_NOTE, GELU_NOTE, read_state_dict
 
 CONFIG = GPT2Config(layers=2, heads=4, channels=32, vocab=61, context=12)
 PARAMS = hf_folder.random_params(CONFIG)
@@ -61,6 +61,22 @@ def test_bf16_keeps_its_bits(tmp_path):
     same(source, exact)
 
 
+def without_biases(tensors):
+    return {name: array for name, array in tensors.items() if not name.endswith(".bias")}
+
+
+def test_a_model_without_biases_gets_zeros(tmp_path):
+    """nanoGPT's default. Zeros compute what no biases do."""
+    zeros = {name: np.zeros_like(array) if name.endswith("b") else array for name, array in PARAMS.items()}
+    tensors = without_biases(nano())
+    for saved, heads in (({"model": tensors, "model_args": ARGUMENTS | {"bias": False}}, None), (tensors, 4)):
+        source = read_state_dict(hf_folder.write_pt(tmp_path / "a.pt", saved), heads)
+        same(source, zeros)
+        assert source.notes == [GELU_NOTE, BIAS_NOTE] and {row.name for row in source.rows} == set(tensors)
+    bits = {name: (hf_folder.truncated(array).view(np.uint32) >> 16).astype(np.uint16) for name, array in tensors.items()}
+    assert read_state_dict(hf_folder.write_pt(tmp_path / "b.pt", bits), heads=4).dtype == "bf16"
+
+
 def refused(tmp_path, value, said, heads=None, error=FormatError):
     path = hf_folder.write_pt(tmp_path / "a.pt", value)
     with pytest.raises(error, match=said):
@@ -68,14 +84,15 @@ def refused(tmp_path, value, said, heads=None, error=FormatError):
 
 
 def test_models_that_do_not_fit(tmp_path):
-    refused(tmp_path, {"model": nano(), "model_args": ARGUMENTS | {"bias": False}}, "without biases")
+    refused(tmp_path, {"model": without_biases(nano()), "model_args": ARGUMENTS}, "without biases")
+    some = without_biases(nano()) | {"transformer.ln_f.bias": PARAMS["lnfb"]}
+    refused(tmp_path, {"model": some, "model_args": ARGUMENTS | {"bias": False}}, "missing tensors: h.0.ln_1.bias|without biases")
     refused(tmp_path, {"model": nano(), "model_args": {"n_layer": 2}}, "lacks n_head")
     refused(tmp_path, {"model": nano(), "model_args": ARGUMENTS | {"n_layer": 3}}, "missing tensors: h.2.ln_1")
     refused(tmp_path, {"model": nano(), "model_args": ARGUMENTS | {"n_head": 0}}, "heads must be")
     refused(tmp_path, {"model": nano(), "model_args": ARGUMENTS}, "2 heads were given", 2, InvalidArgument)
     other = nano() | {"lm_head.weight": np.zeros((61, 32), np.float32)}
     refused(tmp_path, {"model": other, "model_args": ARGUMENTS}, "lm_head.weight differs")
-    refused(tmp_path, {name: array for name, array in nano().items() if "bias" not in name}, "without biases", 4)
     refused(tmp_path, {"epoch": 3}, "epoch: expected a dict of tensors")
     refused(tmp_path, [1, 2], "holds a list")
     refused(tmp_path, {"w": np.ones((3, 4), np.float32)}, "not a state dict of a GPT-2", 4)

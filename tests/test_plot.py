@@ -116,7 +116,7 @@ def test_any_log_gives_a_picture(here, capsys, text):
     [("", "required: RUN"), ("none", "none: no such file"), (".", r"no run in the folder \.: looked for log.jsonl and main.log"),
      ("a -o x.pdf", r"x.pdf has the suffix '.pdf': pictures are written as .png or .svg"), ("a -o x", "x has no suffix"),
      ("a -o none/x.png", "there is no folder none"), ("a -o dir.png", "dir.png: it is a folder"),
-     ("text", "neither a log.jsonl nor a main.log"), ("a --labels x,y", "2 labels for 1 runs"),
+     ("text", "text: expected a log.jsonl, a main.log or what llm.c's trainer printed"), ("a --labels x,y", "2 labels for 1 runs"),
      ("a --panels loss,tims", "unknown name 'tims', did you mean 'time'"), ("a --x hours", "known: steps, tokens, time"),
      ("a --smooth -1", "from 0 on, got '-1'"), ("a --smooth many", "got 'many'"), ("a --smoth 3", "did you mean '--smooth'"),
      ("a -o", "expected one argument"), ("a --panels ,", "unknown name ''")],
@@ -151,7 +151,7 @@ def test_a_full_disk_leaves_the_old_picture(here, capsys, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     status, _, err = call(capsys, "a", "-o", "x.png")
-    assert status == 2 and "No space left" in err and err.count("\n") == 1
+    assert status == 2 and "x.png: no space left" in err and err.count("\n") == 1
     assert (here / "x.png").read_bytes() == b"old" and not list(here.glob(".x.png*"))
 
 

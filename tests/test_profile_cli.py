@@ -146,7 +146,7 @@ NO_SPANS = {"format": "pyllmc profile", "version": 1, **dict.fromkeys(document.N
 @pytest.mark.parametrize(
     "text, part",
     [("{", "is no JSON"), ("[]", "is no profile"), ('{"format": "pyllmc profile", "version": 2}', "version 2"),
-     ('{"format": "pyllmc profile", "version": 1}', "lacks conditions, workload"), (None, "No such file"),
+     ('{"format": "pyllmc profile", "version": 1}', "lacks conditions, workload"), (None, "no such file"),
      (json.dumps(NO_SPANS), "\"spans\" must hold")],
 )  # fmt: skip
 def test_a_file_that_is_no_profile(here, capsys, text, part):

@@ -154,4 +154,4 @@ def test_a_file_that_can_not_be_written_ends_the_run_at_once(here, capsys, monke
 
     monkeypatch.setattr(run_options, "atomic_write", full)
     status, _, err = call(capsys, "--data", "text.txt", *TINY, "-o", "x")
-    assert status == 2 and "No space left" in err and err.count("\n") == 1
+    assert status == 2 and "run.toml: no space left" in err and err.count("\n") == 1

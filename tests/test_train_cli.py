@@ -130,10 +130,11 @@ def test_seed_decides_everything(here, capsys):
      ("-nk -1", "keep must be"), ("-nm -1", "major_every must be"), ("-lg -1", "gpu_every must be"),
      ("-x -2", "steps"), ("-b 0", "B must be at least 1|batch"), ("-b -3", "batch"), ("-t 0", "T must be|seq_len|context"),
      ("-d 33", "use 32 or 64"), ("-d 0", "total_tokens"), ("-d 7", "use 32"), ("-k cosin", "did you mean 'cosine'"),
-     ("-l nan", "rate"), ("-l fast", "invalid float"), ("-b two", "invalid int"), ("-y 2", "expected 0 or 1"),
+     ("-l nan", "rate"), ("-l fast", "expected a number, got 'fast'"), ("-b two", "a whole number, got 'two'"),
+     ("-y 2", "expected 0 or 1"),
      ("-y 1", "-y 1 needs -o"), ("-q 2", "final_fraction"), ("-m 0", "val_batches"), ("-b 100", "too small for one batch"),
      ("--heads 3", "divisible"), ("--device gpu", "auto, cpu, cuda"), ("--tokenizer byts", "did you mean 'bytes'"),
-     ("-e d13", "unknown model descriptor"), ("-e none.bin", "No such file"), ("-j v.bin", "-j needs -i"),
+     ("-e d13", "unknown model descriptor"), ("-e none.bin", "no such file"), ("-j v.bin", "-j needs -i"),
      ("-i none_*.bin", "no token shard matches|exclude"), ("--data none.txt", "no text file matches"),
      ("--bathc 3", "did you mean '--batch'"), ("--prefetch hots", "did you mean 'host'"), ("-c -1", "weight_decay"),
      ("--precision fp8", "fp32, bf16"), ("-u -1", "warmup"), ("--lag -1", "result_lag"), ("-r 7", "recompute"),
@@ -145,6 +146,16 @@ def test_bad_input_is_one_sentence_and_status_2(here, capsys, words, part):
     assert status == 2, (out, err)
     assert re.search(part, err) and re.fullmatch(r"pyllmc\.train: .+\n", err), err
     assert not list(here.glob("runs/*"))
+
+
+def test_shards_for_text_and_text_for_shards(shards, here, capsys):
+    """A shard's bytes would train, and mean nothing."""
+    for words, part in ((["--data", "t_0.bin"], "t_0.bin: a token shard and no text: -i takes token shards"),
+                        (["--data", "t_*.bin"], "t_0.bin: a token shard"),
+                        (["-i", "text.txt"], "text.txt: not a token shard: .*; python -m pyllmc.data prepare makes them")):  # fmt: skip
+        status, _, err = call(capsys, *words, *TINY)
+        assert status == 2 and re.search(part, err) and err.count("\n") == 1, err
+    assert not (here / "runs").exists()
 
 
 def test_damaged_checkpoint_and_shard(shards, here, capsys):

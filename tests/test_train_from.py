@@ -108,7 +108,7 @@ def test_text_for_gpt2_weights_is_encoded_as_gpt2(here, capsys):  # noqa: F811
 
 @pytest.mark.parametrize("words, part", [
     (["-e", "empty"], "empty holds no model: expected model_SSSSSSSS.bin of a run, or config.json"),
-    (["-e", "gone/"], "No such file or directory: 'gone'"), (["-e", "hf", "--layers", 2], "--layers can't change the weights in hf"),
+    (["-e", "gone/"], "gone: no such file or folder"), (["-e", "hf", "--layers", 2], "--layers can't change the weights in hf"),
     (["-e", "hf", "-t", 17], r"rows of 17 \(-t\) don't fit"), (["-e", "t5"], "model_type is 't5', expected 'gpt2'"),
     (["-e", "half"], r"half: .*model.safetensors.* is there|neither model.safetensors"),
     (["-e", "old"], "old: neither .*pytorch_model.bin can't be read"),

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from .. import _native, options
 from ..cli import Parser
 from ..console import has_size
-from ..errors import InvalidArgument, LlmcError, Unavailable
+from ..errors import InvalidArgument, LlmcError, Unavailable, sentence
 from ..exits import BAD_INPUT, INTERRUPTED, status_of
 from ..monitor import NOTHING, GpuMonitor
 from . import measure, plan, record, report, variants
@@ -122,7 +122,7 @@ def measure_all(args, comparisons, monitor):
     except (LlmcError, OSError) as error:
         if not any(comparison.rounds() for comparison in comparisons):
             raise
-        return BAD_INPUT, str(error)
+        return BAD_INPUT, sentence(error)
     finally:
         for comparison in comparisons:
             for side in comparison.sides.values():
@@ -194,7 +194,7 @@ def draw(output, result):
 
         path = picture.draw(output, result)
     except Exception as error:
-        print(f"note: no picture was drawn: {type(error).__name__}: {error}")
+        print(f"note: no picture was drawn: {type(error).__name__}: {sentence(error)}")
     else:
         print(f"picture: {path}")
 

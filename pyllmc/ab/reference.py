@@ -10,19 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import FormatError, InvalidArgument, LlmcError, Unavailable
+from ..trainer_output import STEP, outside_samples
 from .engine import Block
 
 NEVER = 1_000_000  # an interval that no run reaches; 0 would divide by zero where validation is concerned
 FIXED = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "grad_clip": 1.0}  # constants in llm.c's train_gpt2.cu
-NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf)"
-# Losses and norms may be nan; utilisation is -100% on a GPU that llm.c doesn't know, or n/a.
-STEP = re.compile(
-    rf"step +(\d+)/(\d+) \| loss +({NUMBER}) \({NUMBER}z\)\| norm +{NUMBER} \({NUMBER}z\)"
-    rf"\| lr {NUMBER} \| (\d+\.\d+) ms \| [^|]*\| {NUMBER} tok/s"
-)
 LOOKS_LIKE_A_STEP = re.compile(r"step +\d+/\d+")
 TABLE = re.compile(r"\| (\S.*?) +\| (.*?) *\|?")
-SAMPLE_BEGINS, SAMPLE_EDGE = "generating:", "---"
 ROUNDED_MS = 0.005  # times are printed with two decimals
 CLAIMS = {"batch": "micro batch size B", "seq_len": "sequence length T", "learning_rate": "learning rate (LR)",
           "weight_decay": "weight decay", "gelu_fusion": "gelu_fusion", "recompute": "recompute",
@@ -47,25 +41,18 @@ def read_output(text):
     Raises FormatError when a step's line is missing, repeated or of another form: a step that can't be read is
     never a zero. A sampled text is passed over, whatever stands in it.
     """
-    steps, losses, ms, totals, settings, in_sample, edge = [], [], [], set(), {}, False, 0
-    for line in re.split(r"[\r\n]+", text):  # progress of an evaluation ends in carriage returns
-        if in_sample:
-            edge += line.strip() == SAMPLE_EDGE
-            in_sample = edge < 2
-            continue
-        if line.strip() == SAMPLE_BEGINS:
-            in_sample, edge = True, 0
-            continue
-        if found := STEP.fullmatch(line.strip()):
-            steps.append(int(found[1]))
-            totals.add(int(found[2]))
-            losses.append(float(found[3]))
-            ms.append(float(found[4]))
+    steps, losses, ms, totals, settings = [], [], [], set(), {}
+    for line in outside_samples(re.split(r"[\r\n]+", text)):  # progress of an evaluation ends in carriage returns
+        if found := STEP.fullmatch(line):
+            steps.append(int(found["number"]))
+            totals.add(int(found["total"]))
+            losses.append(float(found["loss"]))
+            ms.append(float(found["ms"]))
             if ms[-1] == 0:
                 raise FormatError(f"step {steps[-1]} took 0.00 ms: too short for the two decimals that llm.c prints")
         elif LOOKS_LIKE_A_STEP.match(line):
-            raise FormatError(f"a step's line of unknown form: {line.strip()[:160]!r}")
-        elif not steps and (found := TABLE.fullmatch(line.strip())):
+            raise FormatError(f"a step's line of unknown form: {line[:160]!r}")
+        elif not steps and (found := TABLE.fullmatch(line)):
             settings[found[1]] = found[2]
     if not steps:
         raise FormatError("no step was printed")

@@ -112,6 +112,8 @@ def run_hellaswag(args, command):
     (path,) = args.inputs
     if not os.path.exists(path):
         raise InvalidArgument(f"{path}: no such file: {where_to_get('hellaswag')}")
+    if os.path.isdir(path):
+        raise InvalidArgument(f"{path}: a folder, expected a file")
     output = Path(args.output or Path(path).with_suffix(".bin"))
     if output.is_dir() or not output.parent.is_dir():
         found = "a folder" if output.is_dir() else "there is no such folder"

@@ -14,6 +14,7 @@ from ..headers import (
     OPTIMIZER_STATE,
     SHARD,
     TOKENIZER,
+    kind_of,
     read_header,
 )  # fmt: skip
 from ..multiple_choice import read_multiple_choice
@@ -33,7 +34,7 @@ def describe(path, tokenizer=None, tokens=64, progress=lambda size: None):
     tokenizer: name or file to show text with; None: by the largest id. tokens: how many to show. progress: called
     with the bytes of what was read. Raises FormatError for a file that is none of these, or damaged.
     """
-    kind = kind_of(path)
+    kind = known_kind(path)
     with open(path, "rb") as file:
         header = read_header(file, path, kind)
     used = " ".join(str(value) for value in np.trim_zeros(header, "b"))
@@ -41,15 +42,12 @@ def describe(path, tokenizer=None, tokens=64, progress=lambda size: None):
     return rows + READERS[kind](path, tokenizer, tokens, progress)
 
 
-def kind_of(path):
-    """The Kind whose magic number the file begins with. Raises FormatError."""
-    with open(path, "rb") as file:
-        raw = file.read(4)
-    for kind in KINDS:
-        if int.from_bytes(raw, "little") == kind.magic:
-            return kind
-    known = ", ".join(kind.name for kind in KINDS)
-    raise FormatError(f"{path}: begins with {raw!r}, which is the magic number of no known file ({known})")
+def known_kind(path):
+    """The Kind of the file. Raises FormatError where it is none of llm.c's."""
+    kind = kind_of(path)
+    if kind is None:
+        raise FormatError(f"{path}: begins like none of llm.c's files: {', '.join(kind.name for kind in KINDS)}")
+    return kind
 
 
 def shard_rows(path, tokenizer, tokens, progress):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import FormatError, InvalidArgument, Unavailable
-from ..headers import KINDS as KNOWN
+from ..headers import kind_of
 from ..pieces import cut, held_out, pieces
 from .catalogue import SETS, where_to_get
 
@@ -89,11 +89,9 @@ def source_of(path, separator):
         raise InvalidArgument(f"{path}: not a regular file, which can be read in pieces: save it as one")
     kind = KINDS.get(suffix, TEXT)
     state = os.stat(path)
-    with open(path, "rb") as file:  # an unreadable one ends the run here and not in an hour
-        magic = int.from_bytes(file.read(4), "little")
-    made = next((kind.name for kind in KNOWN if kind.magic == magic), None)
+    made = kind_of(path)  # an unreadable one ends the run here and not in an hour
     if made:
-        raise InvalidArgument(f"{path}: a {made} and no text: python -m pyllmc.data inspect shows what is in it")
+        raise InvalidArgument(f"{path}: a {made.name} and no text: python -m pyllmc.data inspect shows what is in it")
     return Source(path, MARKED if kind == TEXT and separator else kind, state.st_size, state.st_mtime_ns)
 
 

@@ -95,7 +95,7 @@ INSPECT = {
         Option("inputs", "", "shards, evaluations, tokenizers, checkpoints, optimizer states", metavar="FILE"),
         Option("tokenizer", "--tokenizer", "gpt2, bytes, or a tokenizer file", metavar="NAME",
                decided_by="by the largest id"),
-        Option("tokens", "--tokens", "tokens to show from the beginning", amount, 64),
+        Option("tokens", "--tokens", "tokens to show from the beginning", amount, 64, metavar="N"),
     ),
 }  # fmt: skip
 LIST = {}

@@ -3,18 +3,15 @@
 import contextlib
 import multiprocessing
 import os
+import queue
 import signal
-import threading
 from collections import deque
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
 
 from ..errors import StateError
 from .encode import encode_range
 
 AHEAD = 3  # ranges a process may have waiting or done before the first of them is taken
-
-_recipe = None  # of this process, if it is a worker: sent once and not with each range
 
 
 def cores():
@@ -31,32 +28,74 @@ def encoder(recipe, processes):
     if processes == 1:
         yield lambda parts: ((part, encode_range(recipe, source, part)) for source, part in parts)
         return
-    # spawn: a fork would copy locks that other threads hold, and engines that don't survive it
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, context, start_worker, (recipe,))
+    workers, idle = [], queue.SimpleQueue()
+
+    def encode(source, part):
+        try:
+            worker = idle.get_nowait()
+        except queue.Empty:  # there are no more of them than threads
+            worker = Worker(recipe)
+            workers.append(worker)
+        try:
+            return worker.encode(source, part)
+        finally:
+            idle.put(worker)
+
+    threads = ThreadPoolExecutor(processes)  # a thread for each worker, which waits for its answers
     try:
-        yield lambda parts: in_order(pool, parts, processes * AHEAD)
-    except BrokenProcessPool:
-        raise StateError(
-            "a process that encodes ended without a word, perhaps for want of memory: try fewer --processes; "
-            "the same command goes on from the last shard"
-        ) from None
+        yield lambda parts: in_order(threads, encode, parts, processes * AHEAD)
     finally:
-        pool.shutdown(cancel_futures=True)
+        threads.shutdown(wait=False, cancel_futures=True)
+        for worker in list(workers):  # lets go those that wait for an answer
+            worker.end()
+        threads.shutdown()
+        for worker in workers:  # one that was just being started
+            worker.end()
 
 
-def in_order(pool, parts, window):
+def in_order(threads, encode, parts, window):
     waiting = deque()
     for source, part in parts:
-        with interrupts_held():
-            future = pool.submit(encode_in_worker, source, part)
-        waiting.append((part, future))
+        waiting.append((part, threads.submit(encode, source, part)))
         if len(waiting) >= window:
             part, future = waiting.popleft()
             yield part, future.result()
     while waiting:
         part, future = waiting.popleft()
         yield part, future.result()
+
+
+class Worker:
+    """A process that encodes. It has a pipe of its own, which ends with it: a worker that is killed in the midst of an
+    answer is noticed (in ProcessPoolExecutor, where all share one, the rest of the answer is waited for), and one whose
+    parent was killed ends."""
+
+    def __init__(self, recipe):
+        # spawn: a fork would copy locks that other threads hold, and engines that don't survive it
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=work, args=(theirs, recipe), daemon=True)
+        with interrupts_held():
+            self._process.start()
+        theirs.close()
+
+    def encode(self, source, part):
+        """What encode_range returns or raises; StateError where the process is gone."""
+        try:
+            self._pipe.send((source, part))
+            failed, answer = self._pipe.recv()
+        except (EOFError, OSError):
+            raise StateError(
+                "a process that encodes ended without a word, perhaps for want of memory: try fewer --processes; "
+                "the same command goes on from the last shard"
+            ) from None
+        if failed:
+            raise answer
+        return answer
+
+    def end(self):
+        self._process.kill()  # it writes no files
+        self._process.join()
 
 
 @contextlib.contextmanager
@@ -69,18 +108,14 @@ def interrupts_held():
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def start_worker(recipe):
-    global _recipe
-    _recipe = recipe
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends the others in order
-    threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-def end_with_parent():
-    """A parent that was killed can't end its workers, which would wait for ranges for ever."""
-    multiprocessing.parent_process().join()
-    os._exit(1)
-
-
-def encode_in_worker(source, part):
-    return encode_range(_recipe, source, part)
+def work(pipe, recipe):
+    """Encode what comes through the pipe, until its other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends the others
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            source, part = pipe.recv()
+            try:
+                answer = False, encode_range(recipe, source, part)
+            except Exception as error:
+                answer = True, error
+            pipe.send(answer)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import options
+from ..errors import sentence
 from ..trainer import Callbacks
 
 
@@ -77,7 +78,7 @@ class Logger(Callbacks):
             self._open = False
             with contextlib.suppress(Exception):
                 self._backend.close(error)
-            self._tell(f"{self._backend.name} gets nothing more of this run: {type(error).__name__}: {error}")
+            self._tell(f"{self._backend.name} gets nothing more of this run: {type(error).__name__}: {sentence(error)}")
 
 
 def config_of(trainer):

@@ -24,7 +24,7 @@ from .options import BESIDE_DRAW, ENGINE_FIELDS, GROUPS, SHAPE
 from .session import Session, measure
 
 PROGRAM = "pyllmc.profile"
-DESCRIPTION = """Shows where a training step's time and memory go: a timeline of its lanes, times of ops (with
+DESCRIPTION = """Show where a training step's time and memory go: a timeline of its lanes, times of ops (with
 --kernels of kernels) against what the device can do at best, and the memory plan. Random tokens, random weights
 unless -e names weights. Exit status: 0 done; 2 bad input; 130 interrupted; 141 nobody reads the output."""
 
