@@ -12,6 +12,9 @@ class Feed:
     ahead: with True a thread fills and submits slots while earlier ones are in use, one slot being left for
     others, such as an evaluation; with False each get() fills one. repeat: n > 0 starts the data anew every
     n batches, which is training on the same n for ever. close() gives unused slots back.
+
+    get() leaves the thread asleep while a batch is in reserve, for two threads of Python hold each other up: call
+    refill() once the step is on its way.
     """
 
     def __init__(self, model, loader, *, ahead=True, repeat=0):
@@ -20,9 +23,14 @@ class Feed:
         self._prefetcher = Prefetcher(self._fill, model.options.slots - 1) if ahead else None
 
     def get(self):
-        slot, state = self._prefetcher.get() if self._prefetcher else self._fill()
+        slot, state = self._prefetcher.get(wake=False) if self._prefetcher else self._fill()
         self._unused.remove(slot)
         return slot, state
+
+    def refill(self):
+        """Let the thread prepare the next batch now; without one this does nothing."""
+        if self._prefetcher:
+            self._prefetcher.wake()
 
     def close(self):
         """End the thread and give back the slots that nobody took. Twice is fine."""

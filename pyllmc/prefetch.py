@@ -26,16 +26,22 @@ class Prefetcher:
         self._thread.start()
         self._finalizer = weakref.finalize(self, self._queue.stop)
 
-    def get(self):
+    def get(self, wake=True):
         """The next result; waits for it. Ctrl-C ends the wait.
 
+        wake=False leaves the thread asleep until wake() is called or nothing is left in reserve: what `fill` does in
+        Python would hold up a caller that has something urgent to do now.
         Raises what `fill` raised, and StateError after close() or in a forked child, which has no thread.
         """
         if os.getpid() != self._process:
             raise StateError(
                 "this prefetcher's thread lives in the parent process: create one after the fork"
             )
-        return self._queue.get()
+        return self._queue.get(wake)
+
+    def wake(self):
+        """Let the thread fill what get(wake=False) made room for."""
+        self._queue.make_room()
 
     def __iter__(self):
         return self
@@ -66,6 +72,7 @@ class _Queue:
     def __init__(self, depth):
         self.depth = depth
         self.results = deque()
+        self.taken = 0  # results whose room was not given back yet
         self.error = None  # comes after all results
         self.stopped = False
         self.changed = threading.Condition()
@@ -79,7 +86,7 @@ class _Queue:
     def wait_for_room(self):
         """True when there is room for one more result, False when nobody wants any."""
         with self.changed:
-            self.changed.wait_for(lambda: self.stopped or len(self.results) < self.depth)
+            self.changed.wait_for(lambda: self.stopped or len(self.results) + self.taken < self.depth)
             return not self.stopped
 
     def put(self, result):
@@ -93,16 +100,25 @@ class _Queue:
             self.error = error
             self.changed.notify_all()
 
-    def get(self):
+    def get(self, wake):
         with self.changed:
+            if not self.results:
+                self.make_room()
             self.changed.wait_for(lambda: self.stopped or self.results or self.error)
             if self.stopped:
                 raise StateError("the prefetcher is closed")
-            if self.results:
-                result = self.results.popleft()
-                self.changed.notify_all()
-                return result
-            raise self.error
+            if not self.results:
+                raise self.error
+            result = self.results.popleft()
+            self.taken += 1
+            if wake or not self.results:
+                self.make_room()
+            return result
+
+    def make_room(self):
+        with self.changed:
+            self.taken = 0
+            self.changed.notify_all()
 
 
 def _work(fill, queue):

@@ -271,6 +271,7 @@ class Trainer:
         began = time.perf_counter()
         handle = self.model.update(lr=lr, **self.settings.hyper)
         self._engine_s += time.perf_counter() - began
+        self._feed.refill()
         self._position = position
         self._pending.append((step, lr, handle))
         self._read_results(self.result_lag)

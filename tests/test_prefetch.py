@@ -41,6 +41,26 @@ def test_never_more_than_depth_ahead(depth):
             assert prefetcher.get() == taken + 1
 
 
+def test_the_thread_sleeps_on_while_something_is_in_reserve():
+    calls, reached = [], threading.Semaphore(0)
+
+    def fill():
+        calls.append(1)
+        reached.release()
+        return len(calls)
+
+    with Prefetcher(fill, 2) as prefetcher:
+        assert reached.acquire(timeout=10) and reached.acquire(timeout=10)
+        assert prefetcher.get(wake=False) == 1
+        assert not reached.acquire(timeout=0.05)  # one is left
+        prefetcher.wake()
+        assert reached.acquire(timeout=10) and not reached.acquire(timeout=0.02)
+        assert [prefetcher.get(wake=False), prefetcher.get(wake=False)] == [2, 3]  # the last one wakes it
+        assert reached.acquire(timeout=10) and reached.acquire(timeout=10)
+        assert not reached.acquire(timeout=0.02) and len(calls) == 5
+        assert [prefetcher.get(wake=False) for _ in range(20)] == list(range(4, 24))
+
+
 def test_results_before_an_error_come_first_and_the_error_stays():
     numbers = iter([1, 2])
 
