@@ -773,9 +773,9 @@ def test_memory_that_is_not_there(ops):
 
 
 @pytest.mark.gpu
-def test_both_backwards_agree_where_blocks_go_in_pairs():
+def test_both_backwards_agree_where_blocks_go_in_pairs(cuda):
     """A multiprocessor takes blocks of rows in pairs once there are several for each: more than an oracle can do."""
-    ops, rng = Ops("cuda", "bf16"), np.random.default_rng(4)
+    ops, rng = Ops(cuda, "bf16"), np.random.default_rng(4)
     qkv, dout = round_bf16(normal(rng, 2, 640, 3 * 90 * 64)), round_bf16(normal(rng, 2, 640, 90 * 64))
     out, lse = ops.attention_forward(qkv, 90)
     (own, own_sums), (library, sums) = (ops.attention_backward(dout, qkv, out, lse, 90, choice) for choice in (OWN, CUDNN))

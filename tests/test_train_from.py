@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_train_cli import TINY, call, here, shards  # noqa: F401
 
-from pyllmc import GPT2, GPT2Config, generate
+from pyllmc import GPT2, GPT2Config, generate, vocabulary
 from pyllmc.checkpoint import read_checkpoint
 from pyllmc.errors import FormatError, Unavailable
 from pyllmc.hf_tokenizer import tokenizer_files
@@ -97,13 +97,15 @@ def test_a_run_folder_gives_its_latest_complete_checkpoint(here, shards, capsys)
     assert status == 0 and train_losses("same") == train_losses("new")
 
 
-def test_text_for_gpt2_weights_is_encoded_as_gpt2(here, capsys):  # noqa: F811
-    """And not as bytes, which such a model has never seen so."""
+def test_text_for_gpt2_weights_is_encoded_as_gpt2(here, golden, monkeypatch, capsys):  # noqa: F811
+    """And not as bytes, which such a model has never seen so. The vocabulary is a file's, for want of a network."""
+    gpt2 = load_tokenizer(golden / "gpt2_tokenizer.bin")
+    monkeypatch.setattr(vocabulary, "load_tokenizer", {"gpt2": gpt2}.__getitem__)
     config = GPT2Config(layers=1, heads=1, channels=16, vocab=50257, context=16)
     with GPT2.from_config(config, batch=1, seq_len=16, device="cpu") as model:
         model.save("first.bin")
     status, out, err = call(capsys, "-e", "first.bin", "--data", "text.txt", *SHORT, "-o", "r")
-    assert status == 0 and "text.txt, gpt2 tokens" in out, err
+    assert status == 0 and f"text.txt, {gpt2.name} tokens" in out, err
 
 
 @pytest.mark.parametrize("words, part", [
