@@ -13,23 +13,23 @@ class Feed:
     others, such as an evaluation; with False each get() fills one. repeat: n > 0 starts the data anew every
     n batches, which is training on the same n for ever. close() gives unused slots back.
 
-    get() leaves the thread asleep while a batch is in reserve, for two threads of Python hold each other up: call
-    refill() once the step is on its way.
+    late: get() leaves the thread asleep while a batch is in reserve, for two threads of Python hold each other up; call
+    refill() once the step is on its way. That is for a GPU; a CPU's step waits in the engine, with Python idle.
     """
 
-    def __init__(self, model, loader, *, ahead=True, repeat=0):
-        self._model, self._loader, self._repeat = model, loader, repeat
+    def __init__(self, model, loader, *, ahead=True, repeat=0, late=False):
+        self._model, self._loader, self._repeat, self._late = model, loader, repeat, late
         self._served, self._stopping, self._unused = 0, False, []
         self._prefetcher = Prefetcher(self._fill, model.options.slots - 1) if ahead else None
 
     def get(self):
-        slot, state = self._prefetcher.get(wake=False) if self._prefetcher else self._fill()
+        slot, state = self._prefetcher.get(wake=not self._late) if self._prefetcher else self._fill()
         self._unused.remove(slot)
         return slot, state
 
     def refill(self):
-        """Let the thread prepare the next batch now; without one this does nothing."""
-        if self._prefetcher:
+        """Let a late thread prepare the next batch now; otherwise this does nothing."""
+        if self._late and self._prefetcher:
             self._prefetcher.wake()
 
     def close(self):

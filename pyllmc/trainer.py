@@ -203,7 +203,7 @@ class Trainer:
         prefetch_host = self.model.options.prefetch & self.model.constant("LLMC_PREFETCH_HOST")
         repeat = self.micro_batches if self.settings.overfit else 0
         self._feed = stack.enter_context(
-            Feed(self.model, self.loader, ahead=bool(prefetch_host), repeat=repeat)
+            Feed(self.model, self.loader, ahead=bool(prefetch_host), repeat=repeat, late=self.model.library.backend != "cpu")
         )
 
     def _forget_false_start(self, folder, is_new, failed, *_):

@@ -239,6 +239,18 @@ def test_feed_ends_while_it_waits_for_a_slot(shards):
         assert held
 
 
+@pytest.mark.parametrize("refills", [True, False])
+def test_a_late_feed_serves_the_same_batches(shards, refills):
+    with train_data(shards) as loader, train_data(shards) as other, make() as model:
+        with Feed(model, loader, late=True) as feed:
+            for _ in range(12):
+                slot, _ = feed.get()
+                assert np.array_equal(slot.inputs, other.next_batch()[0])
+                slot.release()
+                if refills:
+                    feed.refill()
+
+
 def test_token_beyond_the_vocabulary_ends_the_run(shards, tmp_path):
     write_shard(tmp_path / "bad.bin", [1] * 40 + [CONFIG.vocab] + [1] * 40)
     with TokenLoader(tmp_path / "bad.bin", B, T, vocab=CONFIG.vocab) as loader, make() as model:
