@@ -77,7 +77,8 @@ typedef struct {
     int32_t tf32;            /* fp32 only: let matrix products use TF32 */
     int32_t recompute;       /* backward recomputes: 0 nothing, 1 GELU, 2 GELU and LayerNorm */
     int32_t gelu_fusion;     /* GELU inside the matrix products, where that is quicker: 0 off, 1 forward, 2 and backward */
-    int32_t attention;       /* LLMC_ATTENTION_* */
+    int32_t attention;       /* LLMC_ATTENTION_*; AUTO: cuDNN where it has the shape, but for the backward our own on
+                                compute capability 9.0, head size 64, T a multiple of 128 */
     int32_t tune;            /* time the library's matrix-product algorithms at create and keep the fastest;
                                 not with deterministic, where every run must choose alike */
     int32_t head_chunks;     /* classify B*T rows in this many pieces; logits memory shrinks alike */
