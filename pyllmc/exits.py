@@ -1,7 +1,9 @@
 """How a program of this package ends: an exit status, and one sentence on stderr for what ended it early."""
 
+import contextlib
 import signal
 import sys
+import threading
 import warnings
 
 from .console import one_line
@@ -27,3 +29,24 @@ def status_of(program, body, interrupted, unread="nobody reads the output"):
     except (LlmcError, OSError) as error:
         print(f"{program}: {one_line(sentence(error))}", file=sys.stderr)
         return BAD_INPUT
+
+
+@contextlib.contextmanager
+def interrupt_held():
+    """Yields a function that says whether Ctrl-C was pressed, which ends nothing meanwhile: the block asks where it
+    can stop without losing half of something. A second press ends it at once, should it hang."""
+    pressed = []
+
+    def hold(number, frame):
+        pressed.append(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    ours = threading.current_thread() is threading.main_thread()  # Python lets no other thread decide
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield lambda: False
+        return
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

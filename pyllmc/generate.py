@@ -12,7 +12,7 @@ from tqdm import tqdm
 from .cli import Parser
 from .console import count, has_size, say, short
 from .errors import InvalidArgument, Unavailable
-from .exits import INTERRUPTED, status_of
+from .exits import INTERRUPTED, interrupt_held, status_of
 from .generate_options import ENGINE_FIELDS, GROUPS, MAX_SEED
 from .generation import SideBySide
 from .sample_text import Output, Sample, Timer
@@ -157,17 +157,20 @@ def draw_group(args, output, group, rows, timer, advance):
     with whether Ctrl-C ended it."""
     waiting = [""] * len(group)
     try:
-        show_beginning(args, output, group[0])
-        for drawn in timer.rounds(rows):
-            for row, token in drawn.items():
-                piece = group[row].push(token)
-                if row == 0:
-                    output.write(piece)
-                else:
-                    waiting[row] += piece
-                if group[row].stop.found is not None:
-                    rows.end(row)
-            advance(len(drawn))
+        with interrupt_held() as interrupted:  # else it may come between an id and its text
+            show_beginning(args, output, group[0])
+            for drawn in timer.rounds(rows):
+                for row, token in drawn.items():
+                    piece = group[row].push(token)
+                    if row == 0:
+                        output.write(piece)
+                    else:
+                        waiting[row] += piece
+                    if group[row].stop.found is not None:
+                        rows.end(row)
+                advance(len(drawn))
+                if interrupted():
+                    return waiting, True
     except KeyboardInterrupt:
         return waiting, True
     return waiting, False

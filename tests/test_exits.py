@@ -2,6 +2,8 @@
 
 import errno
 import os
+import signal
+import threading
 
 import hf_folder
 import pytest
@@ -10,7 +12,7 @@ from pyllmc import GPT2Config, convert, evaluate, generate, plot, train
 from pyllmc.atomic import atomic_write
 from pyllmc.data import __main__ as data
 from pyllmc.errors import FormatError, LibraryNotFound, sentence
-from pyllmc.exits import status_of
+from pyllmc.exits import interrupt_held, status_of
 from pyllmc.hf import write_pretrained
 from pyllmc.profile import __main__ as profiler
 
@@ -72,6 +74,36 @@ def test_statuses(capsys, error, status, said):
 
     assert status_of("p", body, "stopped") == status
     assert capsys.readouterr().err == said
+
+
+def test_ctrl_c_waits_for_the_block_to_ask():
+    with interrupt_held() as interrupted:
+        assert not interrupted()
+        signal.raise_signal(signal.SIGINT)
+        assert interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as under nohup: somebody else's decision stays
+    try:
+        with interrupt_held() as interrupted:
+            signal.raise_signal(signal.SIGINT)
+            assert not interrupted() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_no_other_thread_holds_ctrl_c():
+    told = []
+
+    def work():
+        with interrupt_held() as interrupted:
+            told.append(interrupted())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert told == [False] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.parametrize("program, words, said", [

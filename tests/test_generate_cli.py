@@ -20,6 +20,7 @@ from pyllmc.cli import Parser
 from pyllmc.console import count, harmless
 from pyllmc.errors import Unavailable
 from pyllmc.generate_options import GROUPS, MAX_SEED
+from pyllmc.sample_text import Sample
 from pyllmc.tokenizer_file import write_tokenizer_file
 
 LINE = "naïve 🙂 日本 φ∀x.\n"
@@ -379,6 +380,25 @@ def test_interrupt_from_outside(run, samples):
     assert [sample["ended_by"] for sample in found] == ["interrupted"] * samples
     assert all(sample["text"] == expected(LINE, len(sample["ids"])) for sample in found)
     assert f"interrupted after {count(sum(len(sample['ids']) for sample in found), 'token')}\n" in err.decode()
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_interrupt_between_an_id_and_its_text(run, call, monkeypatch, presses):
+    """A token is finished first, unless Ctrl-C is pressed again."""
+    shown = Sample._shown
+
+    def pressed(sample, piece):
+        for _ in range(presses if len(sample.ids) == 30 and not sample.ended else 0):
+            signal.raise_signal(signal.SIGINT)
+        return shown(sample, piece)
+
+    monkeypatch.setattr(Sample, "_shown", pressed)
+    status, out, err = call(run, LINE, "-n", 100, "--json", *GREEDY)
+    text, last = out.rstrip("\n").rsplit("\n", 1)
+    (sample,) = json.loads(last)["samples"]
+    assert (status, len(sample["ids"]), sample["ended_by"]) == (130, 30, "interrupted")
+    assert sample["text"] == expected(LINE, 30 if presses == 1 else 29) == text
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_reader_that_goes_away(run):
