@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "llmc.h"
@@ -55,15 +56,12 @@ constexpr EdgeInfo EDGES[NUM_EDGES] = {
 
 // Names one captured body: what it does and every value that is baked into it.
 struct GraphKey {
-    enum Kind : int32_t { MICRO_STEP, UPDATE, EVAL, DECODE } kind;
+    enum Kind : int32_t { FORWARD, HEAD, BACKWARD, UPDATE, EVAL_HEAD, DECODE } kind;
     int32_t slot = 0;     // or the result record
     int32_t first = 0;    // first micro-step assigns gradients, the others add
     int32_t of = 1;       // micro-steps that the loss is averaged over; rows that are decoded
     bool operator<(const GraphKey &o) const {
-        if (kind != o.kind) return kind < o.kind;
-        if (slot != o.slot) return slot < o.slot;
-        if (first != o.first) return first < o.first;
-        return of < o.of;
+        return std::tie(kind, slot, first, of) < std::tie(o.kind, o.slot, o.first, o.of);
     }
 };
 
@@ -88,8 +86,8 @@ class Lanes {
     // Runs body(key.slot): replays its captured graph if there is one, or calls it (switch off, or capture failed:
     // then once with a note). The first time it is called, and while the device works on that, graphs are captured of
     // body(0 .. slots-1): captured when its turn comes, each slot would make the device wait once. body enqueues
-    // on COMPUTE alone, so a graph is a plain chain, which replays fastest; other lanes meet it through edges, which
-    // cross its border.
+    // kernels on COMPUTE and nothing else: a graph that is a plain chain of kernels is the quickest to launch, where
+    // each event in it costs the host microseconds. Edges stand between bodies.
     void run(const GraphKey &key, int slots, const std::function<void(int slot)> &body);
 
     // A step's device time: marks on COMPUTE, read back by result record; NaN if not both were passed.

@@ -84,7 +84,7 @@ typedef struct {
     int32_t head_chunks;     /* classify B*T rows in this many pieces; logits memory shrinks alike */
     int32_t deterministic;   /* same bits from every run and every combination of the switches below */
     int32_t streams;         /* 4: a lane each for inputs, targets, compute, loss; 1: all in one */
-    int32_t graph;           /* replay micro-steps and updates as captured graphs */
+    int32_t graph;           /* replay the parts of a step as captured graphs */
     int32_t prefetch;        /* bits LLMC_PREFETCH_* */
     int32_t slots;           /* batches in flight, >= 2 */
     int32_t results;         /* result records kept, >= 2: a ticket lives for this many updates */

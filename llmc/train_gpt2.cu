@@ -102,23 +102,20 @@ class GPT2 final : public Model {
             lanes.mark_step_start(record_of(next_ticket_));
         }
         const Into into = i == 0 ? Into::ASSIGN : Into::ADD;
-        cached_rows_ = 0;
-        lanes.run({GraphKey::MICRO_STEP, slot, i == 0, n}, options.slots, [&](int slot) {
-            lanes.await(INPUTS_READY, slot);
-            forward(batches.inputs(slot), 0, B, T);
-            lanes.await(TARGETS_READY, slot);
-            lanes.await(MEAN_LOSS_READY);
-            head(batches.targets(slot), 1.0f / (float(N) * float(n)), true, into);
-            lanes.signal(TARGETS_FREE, slot);
-            lanes.signal(TOKEN_LOSSES_READY);
+        forward_batch(slot);
+        lanes.await(TARGETS_READY, slot);
+        lanes.await(MEAN_LOSS_READY);
+        lanes.run({GraphKey::HEAD, slot, i == 0, n}, options.slots,
+                  [&](int slot) { head(batches.targets(slot), 1.0f / (float(N) * float(n)), true, into); });
+        lanes.signal(TARGETS_FREE, slot);
+        lanes.signal(TOKEN_LOSSES_READY);
+        lanes.run({GraphKey::BACKWARD, slot, i == 0}, options.slots, [&](int slot) {
             backward(into);
-            {
-                const auto span = lanes.span(COMPUTE, "embedding bwd");
-                embedding_backward(compute(), grad(WTE), grad(WPE), a_.dresidual, batches.inputs(slot), batches.index(slot), B, T, C, V,
-                                   config.context, into);
-            }
-            lanes.signal(INPUTS_FREE, slot);
+            const auto span = lanes.span(COMPUTE, "embedding bwd");
+            embedding_backward(compute(), grad(WTE), grad(WPE), a_.dresidual, batches.inputs(slot), batches.index(slot), B, T, C, V,
+                               config.context, into);
         });
+        lanes.signal(INPUTS_FREE, slot);
         // The mean is made beside the backward pass; compute waits for it before the gate, and before the
         // next classifier overwrites what it reads.
         lanes.await(TOKEN_LOSSES_READY);
@@ -146,21 +143,21 @@ class GPT2 final : public Model {
         params.rounding = mix64(rounding_now);
         params.ticket = ticket;
         store_step_params(compute(), step_params_, params);
-        lanes.run({GraphKey::UPDATE, r, 0, 1}, options.results, [&](int r) {
+        lanes.await(RESULT_ON_HOST, r);
+        lanes.await(MEAN_LOSS_READY);
+        lanes.run({GraphKey::UPDATE, r}, options.results, [&](int r) {
             {
                 const auto span = lanes.span(COMPUTE, "gradient norm");
                 global_norm_squared(compute(), norm_squared_, a_.scratch, grads_, P);
             }
-            lanes.await(RESULT_ON_HOST, r);
-            lanes.await(MEAN_LOSS_READY);
             {
                 const auto span = lanes.span(COMPUTE, "gate");
                 gate(compute(), records_ + r, guard_, step_params_, mean_loss_, norm_squared_);
             }
-            lanes.signal(RESULT_READY, r);
             const auto span = lanes.span(COMPUTE, "adamw");
             adamw(compute(), params_, master_, m_, v_, grads_, table_, layout_, step_params_, records_ + r);
         });
+        lanes.signal(RESULT_READY, r);
         lanes.mark_step_end(r);
         lanes.await(RESULT_READY, r);
         {
@@ -197,17 +194,15 @@ class GPT2 final : public Model {
 
     float eval(int slot, float *losses) override {
         batches.require_submitted(slot);
-        cached_rows_ = 0;
-        lanes.run({GraphKey::EVAL, slot, 0, 1}, options.slots, [&](int slot) {
-            lanes.await(INPUTS_READY, slot);
-            forward(batches.inputs(slot), 0, B, T);
-            lanes.signal(INPUTS_FREE, slot);
-            lanes.await(TARGETS_READY, slot);
-            lanes.await(MEAN_LOSS_READY);
+        forward_batch(slot);
+        lanes.signal(INPUTS_FREE, slot);
+        lanes.await(TARGETS_READY, slot);
+        lanes.await(MEAN_LOSS_READY);
+        lanes.run({GraphKey::EVAL_HEAD, slot}, options.slots, [&](int slot) {
             head(batches.targets(slot), 0, false, Into::ASSIGN);
-            lanes.signal(TARGETS_FREE, slot);
             mean_loss(compute(), eval_loss_, a_.token_losses, 1.0f / float(N), N, Into::ASSIGN);
         });
+        lanes.signal(TARGETS_FREE, slot);
         batches.consumed(slot);
         float mean;
         copy_to_host_now(compute(), &mean, eval_loss_, sizeof mean);
@@ -218,9 +213,7 @@ class GPT2 final : public Model {
     void logits(int slot, float *out, int64_t bytes) override {
         batches.require_submitted(slot);
         if (bytes != int64_t(N) * V * 4) fail(LLMC_INVALID, "bytes is %lld, expected B*T*V*4 = %lld", (long long)bytes, (long long)(int64_t(N) * V * 4));
-        cached_rows_ = 0;
-        lanes.await(INPUTS_READY, slot);
-        forward(batches.inputs(slot), 0, B, T);
+        forward_batch(slot);
         lanes.signal(INPUTS_FREE, slot);
         lanes.await(TARGETS_READY, slot);  // unread, but the next upload must follow this one
         lanes.signal(TARGETS_FREE, slot);
@@ -461,6 +454,12 @@ class GPT2 final : public Model {
     }
 
     // ---- forward -----------------------------------------------------------------------------
+
+    void forward_batch(int slot) {
+        cached_rows_ = 0;
+        lanes.await(INPUTS_READY, slot);
+        lanes.run({GraphKey::FORWARD, slot}, options.slots, [&](int slot) { forward(batches.inputs(slot), 0, B, T); });
+    }
 
     // Rows [first, first + rows*n) of the activations from tokens (rows, n). Training: first 0, B, T.
     void forward(const int *tokens, int64_t first, int rows, int n) {

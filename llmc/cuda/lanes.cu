@@ -1,7 +1,6 @@
 // lanes.cu - lanes as CUDA streams, edges as events, bodies as graphs, spans as pairs of timed events.
 //
-// While capturing, an edge is recorded and awaited as an *external* node: the same event then means the
-// same fact whether either side runs captured or eagerly, and a graph stays a chain on one lane.
+// A span's events may stand in a graph: recorded there as *external* nodes, they mean the same as eager ones.
 #include "../lanes.h"
 
 #include <atomic>
@@ -14,6 +13,7 @@
 
 #include "../device.h"
 #include "../ops.h"
+#include "graph_memsets.h"
 #include "lane.cuh"
 
 // Names and ranges for profilers. Header-only; without a profiler a range costs a few nanoseconds.
@@ -69,9 +69,11 @@ struct HostRange {
 
 const char *name_of(GraphKey::Kind kind) {
     switch (kind) {
-        case GraphKey::MICRO_STEP: return "micro-step";
+        case GraphKey::FORWARD: return "forward";
+        case GraphKey::HEAD: return "head";
+        case GraphKey::BACKWARD: return "backward";
         case GraphKey::UPDATE: return "update";
-        case GraphKey::EVAL: return "evaluation";
+        case GraphKey::EVAL_HEAD: return "head without gradients";
         case GraphKey::DECODE: return "decoding";
     }
     return "";
@@ -127,9 +129,9 @@ struct Lanes::State {
     }
     bool own_stream(int lane) const { return options.streams > 1 || lane == COMPUTE || lane == SAVE; }
     // Only COMPUTE is ever captured; another lane may be at work eagerly meanwhile.
-    bool captures(LaneId lane) const { return capturing && lanes[lane].stream == lanes[COMPUTE].stream; }
-    void record(cudaEvent_t event, LaneId lane) {
-        cuda_check(cudaEventRecordWithFlags(event, lanes[lane].stream, captures(lane) ? cudaEventRecordExternal : cudaEventRecordDefault), "recording an event");
+    unsigned how_to_record(LaneId lane) const {
+        const bool captured = capturing && lanes[lane].stream == lanes[COMPUTE].stream;
+        return captured ? cudaEventRecordExternal : cudaEventRecordDefault;
     }
     // The graph of body(slot), ready to be launched. Null when there is none to be had: graphs are then off for good.
     GraphPtr capture(Lanes &owner, int slot, const std::function<void(int)> &body) {
@@ -148,6 +150,7 @@ struct Lanes::State {
         cudaGraph_t graph = nullptr;
         cudaError_t status = cudaStreamEndCapture(stream, &graph);
         if (status == cudaSuccess && reason.empty()) {
+            memsets_to_kernels(graph);
             cudaGraphExec_t exec = nullptr;
             status = cudaGraphInstantiate(&exec, graph, 0);
             executable.reset(status == cudaSuccess ? exec : nullptr);
@@ -238,7 +241,7 @@ void Lanes::signal(Edge edge, int index) {
     State &s = *state_;
     const EdgeInfo &info = EDGES[edge];
     if (s.options.stress > 0) spin(s.lanes[info.producer], s.next_delay());
-    s.record(s.events[edge][size_t(index)].get(), info.producer);
+    cuda_check(cudaEventRecord(s.events[edge][size_t(index)].get(), s.lanes[info.producer].stream), info.event);
 }
 
 void Lanes::await(Edge edge, int index) {
@@ -247,8 +250,7 @@ void Lanes::await(Edge edge, int index) {
     const cudaStream_t consumer = s.lanes[info.consumer].stream;
     if (consumer == s.lanes[info.producer].stream) return;
     if (s.options.drop_edge != int(edge)) {
-        const unsigned how = s.captures(info.consumer) ? cudaEventWaitExternal : cudaEventWaitDefault;
-        cuda_check(cudaStreamWaitEvent(consumer, s.events[edge][size_t(index)].get(), how), "waiting for an event");
+        cuda_check(cudaStreamWaitEvent(consumer, s.events[edge][size_t(index)].get()), info.event);
     }
     // Late consumers too: what they do next (an upload, say) is what the next edge must hold back.
     if (s.options.stress > 0) spin(s.lanes[info.consumer], s.next_delay());
@@ -320,7 +322,7 @@ Lanes::Span Lanes::span(LaneId lane, const char *name, int layer) {
     const int start = int(s.span_events_used);
     s.span_events_used += 2;
     s.spans.push_back({name, lane, layer, start, -1});
-    s.record(s.span_events[size_t(start)].get(), lane);
+    cuda_check(cudaEventRecordWithFlags(s.span_events[size_t(start)].get(), s.lanes[lane].stream, s.how_to_record(lane)), "marking a span");
     return Span(this, lane, int(s.spans.size()) - 1);
 }
 
@@ -330,8 +332,7 @@ Lanes::Span::~Span() {
     const std::lock_guard<std::mutex> lock(s.span_mutex);
     if (size_t(index_) >= s.spans.size() || !s.recording) return;
     State::Recorded &r = s.spans[size_t(index_)];
-    const cudaError_t status = cudaEventRecordWithFlags(s.span_events[size_t(r.start) + 1].get(), s.lanes[lane_].stream,
-                                                        s.captures(lane_) ? cudaEventRecordExternal : cudaEventRecordDefault);
+    const cudaError_t status = cudaEventRecordWithFlags(s.span_events[size_t(r.start) + 1].get(), s.lanes[lane_].stream, s.how_to_record(lane_));
     if (status == cudaSuccess) r.end = r.start + 1;
     else cudaGetLastError();  // a destructor can't report; the span is left out of the timeline
 }
