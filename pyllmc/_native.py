@@ -73,7 +73,8 @@ class Library:
 
     def call(self, verb, *args):
         """Call a verb that returns a status; a status other than LLMC_OK is raised with the engine's text."""
-        self._check_process()
+        if os.getpid() != self._pid:
+            self._refuse_fork()
         status = getattr(self._lib, verb)(*args)
         if status:
             message = self.ffi.string(self._lib.llmc_last_error()).decode(errors="replace")
@@ -81,7 +82,8 @@ class Library:
 
     def plain(self, verb, *args):
         """Call a verb that returns no status."""
-        self._check_process()
+        if os.getpid() != self._pid:
+            self._refuse_fork()
         return getattr(self._lib, verb)(*args)
 
     def text(self, verb, *args):
@@ -100,13 +102,12 @@ class Library:
         self.call("llmc_device_info", ordinal, info)
         return as_dict(self.ffi, info[0])
 
-    def _check_process(self):
-        if os.getpid() != self._pid:
-            raise StateError(
-                f"{self.path.name} was loaded by process {self._pid}, of which this one is a fork; threads "
-                "and devices don't survive a fork: use pyllmc in one of the two only, or start the other "
-                'with multiprocessing.get_context("spawn")'
-            )
+    def _refuse_fork(self):
+        raise StateError(
+            f"{self.path.name} was loaded by process {self._pid}, of which this one is a fork; threads "
+            "and devices don't survive a fork: use pyllmc in one of the two only, or start the other "
+            'with multiprocessing.get_context("spawn")'
+        )
 
     def _check_abi(self):
         missing = []
@@ -211,7 +212,7 @@ class Handle:
     def __init__(self, library, config, options):
         self.library = library
         self._closed, self._busy, self._views = False, [], 0
-        # a call takes the lock itself, which is C; the condition around it is Python, for the rare waits
+        # calls come and go without it: a list's own operations are atomic
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         out = library.ffi.new("llmc_model **")
@@ -264,16 +265,15 @@ class Handle:
 
     def _run(self, function, verb, args):
         mine = threading.get_ident()
-        with self._lock:
+        self._busy.append(mine)  # before the look at _closed: close() then sees this call, or this call close()
+        try:
             if self._closed:
                 raise StateError(f"{verb}: the model is closed")
-            self._busy.append(mine)
-        try:
             return function(verb, self._model, *args)
         finally:
-            with self._lock:
-                self._busy.remove(mine)
-                if self._closed:
+            self._busy.remove(mine)
+            if self._closed:
+                with self._lock:
                     self._changed.notify_all()
                     self._free_if_last()
 

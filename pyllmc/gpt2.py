@@ -17,6 +17,8 @@ from .rng import initial_params
 from .snapshot import Snapshot
 from .tensors import Tensors
 
+PLAIN = {int, float, bool, type(None)}  # values that can't change in place
+
 
 class GPT2(Inspected):
     """A model in an engine. Make one with from_checkpoint, from_pretrained, from_descriptor or
@@ -62,6 +64,8 @@ class GPT2(Inspected):
         self.master = Tensors(self, "LLMC_MASTER")
         self._default_hyper = ffi.new("llmc_hyper *")
         self.library.plain("llmc_hyper_default", self._default_hyper)
+        self._hyper = self._given_hyper = None  # what the last update was given
+        self._ticket = ffi.new("int64_t *")
         self._memory_of_slot = {}
         self._unread = deque()  # weak references to handles whose records the engine still keeps
         _native.log.info("engine: %s (%s)", self.device, self.device_reason)
@@ -303,15 +307,24 @@ class GPT2(Inspected):
         return slot
 
     def _c_hyper(self, lr, given):
-        if lr is not None:
-            if "learning_rate" in given:
-                raise TypeError("lr and learning_rate are the same: give one of them")
-            given = {**given, "learning_rate": lr}
-        options.check_names(given, "llmc_hyper", "step")
-        c_hyper = self.library.ffi.new(_native.ctype("llmc_hyper *"), self._default_hyper[0])
-        c_hyper.step = self.updates + 1
-        options.fill(c_hyper, given)
-        return c_hyper
+        """The llmc_hyper of the next update. What a training loop gives each time alike is looked at once: the host has
+        little time beside a GPU, and finds its caches cold."""
+        if lr is not None and "learning_rate" in given:
+            raise TypeError("lr and learning_rate are the same: give one of them")
+        if not PLAIN.issuperset(map(type, given.values())) or given != self._given_hyper:
+            options.check_names(given, "llmc_hyper", "step")
+            c_hyper = self.library.ffi.new(_native.ctype("llmc_hyper *"), self._default_hyper[0])
+            options.fill(c_hyper, given)
+            self._hyper, self._given_hyper = c_hyper, given
+        if "learning_rate" not in given:
+            rate = self._default_hyper.learning_rate if lr is None else lr
+            try:
+                self._hyper.learning_rate = rate
+            except TypeError:
+                options.fill(self._hyper, {"learning_rate": rate})  # says what is wrong, or takes it all the same
+        if given.get("step") is None:
+            self._hyper.step = self.updates + 1
+        return self._hyper
 
     def _update(self, c_hyper):
         if len(self._unread) == self.options.results:
@@ -319,10 +332,9 @@ class GPT2(Inspected):
             oldest = self._unread.popleft()()
             if oldest is not None:
                 oldest.result()
-        ticket = self.library.ffi.new(_native.ctype("int64_t *"))
-        self.handle.call("llmc_update", c_hyper, ticket)
+        self.handle.call("llmc_update", c_hyper, self._ticket)
         self.updates = c_hyper.step
-        handle = StepHandle(self, ticket[0])
+        handle = StepHandle(self, self._ticket[0])
         self._unread.append(weakref.ref(handle))
         return handle
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from test_native import run_python
 
-from pyllmc import GPT2, GPT2Config
+from pyllmc import GPT2, GPT2Config, _native
 from pyllmc.checkpoint import read_checkpoint
 from pyllmc.errors import FormatError, InvalidArgument, ResultTimeout, StateError
 
@@ -135,6 +135,34 @@ def test_results_outlive_the_engines_records(model):
     losses = [handle.result().loss for handle in handles]
     assert all(np.isfinite(losses)) and len(set(losses)) == len(losses)
     assert handles[0].done and "loss=" in repr(handles[0])
+
+
+def test_each_update_takes_the_options_of_its_own_call(model):
+    """What a call doesn't give has C's default, whatever earlier calls gave."""
+    array = np.array(0.0)  # changes in place
+    calls = [
+        {"lr": 1e-2}, {"lr": 2e-2}, {}, {"lr": np.float32(1e-2), "beta1": 0.5}, {"lr": 0, "beta1": 0.5}, {"lr": "1e-3", "beta1": 0.5},
+        {"learning_rate": 3e-2, "beta1": 0.5}, {"lr": 1e-2, "weight_decay": array}, {"lr": 1e-2, "weight_decay": array},
+        {"lr": 1e-2, "step": 9}, {"lr": 1e-2}, {"lr": None, "beta1": None},
+    ]  # fmt: skip
+    step, defaults = 0, model.hyper_default()
+    for given in calls:
+        array += 0.25
+        model.backward(*batch())
+        model.update(**given).result()
+        step = given.get("step") or step + 1
+        named = {"learning_rate" if name == "lr" else name: value for name, value in given.items() if value is not None}
+        wanted = {**defaults, **{name: float(value) for name, value in named.items()}, "step": step}
+        assert _native.as_dict(model.library.ffi, model._hyper[0]) == {
+            name: pytest.approx(value, rel=1e-6) for name, value in wanted.items()
+        }
+        assert model.updates == step
+    for bad in ({"lr": "fast"}, {"lr": 1j}, {"beta1": "fast"}):
+        model.backward(*batch())
+        with pytest.raises(InvalidArgument, match="must be a number"):
+            model.update(**bad)
+        model.update(lr=1e-3, beta1=0.9)
+        assert model._hyper.learning_rate == pytest.approx(1e-3)
 
 
 def test_slots_by_hand(model):
