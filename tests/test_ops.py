@@ -541,6 +541,19 @@ def test_own_gelu_products(cuda_ops, N, C, OC):
         assert all((a == b).all() for a, b in zip(found, again, strict=True))
 
 
+@pytest.mark.gpu
+def test_kernels_take_the_places_of_small_memsets(cuda_ops):
+    """The same bytes in the same order; the one of 1,025 bytes stays."""
+    before = np.random.default_rng(0).integers(0, 256, 4096, np.uint8)
+    wanted = before.copy()
+    wanted[3000:3004] = 1
+    for first, count, value in ((0, 4, 1), (0, 3, 2), (2, 1024, 3), (1000, 1025, 4), (2024, 2, 255)):
+        wanted[first : first + count] = value
+    for replace, left in ((0, 5), (1, 1)):
+        found, memsets = Ops("cuda").graph_memsets(before, replace)
+        assert (found == wanted).all() and memsets == left
+
+
 def both(test):
     """Runs a test on the CPU, and where there is a device on CUDA in both types."""
     modes = [pytest.param("cpu", "fp32")]

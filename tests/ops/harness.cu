@@ -16,6 +16,8 @@
 #include "../../llmc/ops.h"
 #ifdef LLMC_CUDA
 #include "../../llmc/cuda/column_sum.h"
+#include "../../llmc/cuda/graph_memsets.h"
+#include "../../llmc/cuda/lane.cuh"
 #include "../../llmc/cuda/linear_wgmma.h"
 #endif
 
@@ -376,7 +378,43 @@ void do_own_gelu_backward(float *dpre, float *dsum, const float *dout, const flo
     dp.back(dpre), ds.back(dsum);
     scratch.check("linear scratch");
 }
+
+// A graph of memsets, one of them big, each after the one before it, and a copy between them that must see the first alone.
+void do_graph_memsets(int *out, int n, int replace, int *memsets_left) {
+    Image<int> image(out, n);
+    char *const to = reinterpret_cast<char *>(image.get());
+    const cudaStream_t stream = lane().stream;
+    lanes->synchronize();
+    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "starting a capture");
+    cudaMemsetAsync(to, 1, 4, stream);
+    cudaMemcpyAsync(to + 3000, to, 4, cudaMemcpyDeviceToDevice, stream);
+    cudaMemsetAsync(to, 2, 3, stream);
+    cudaMemsetAsync(to + 2, 3, 1024, stream);
+    cudaMemsetAsync(to + 1000, 4, 1025, stream);
+    cudaMemsetAsync(to + 2024, 0xff, 2, stream);
+    cudaGraph_t graph = nullptr;
+    cuda_check(cudaStreamEndCapture(stream, &graph), "ending a capture");
+    if (replace) memsets_to_kernels(graph);
+    size_t count = 0;
+    cuda_check(cudaGraphGetNodes(graph, nullptr, &count), "counting nodes");
+    std::vector<cudaGraphNode_t> nodes(count);
+    cuda_check(cudaGraphGetNodes(graph, nodes.data(), &count), "listing nodes");
+    *memsets_left = 0;
+    for (const cudaGraphNode_t node : nodes) {
+        cudaGraphNodeType type{};
+        cuda_check(cudaGraphNodeGetType(node, &type), "asking for a node's type");
+        *memsets_left += type == cudaGraphNodeTypeMemset;
+    }
+    cudaGraphExec_t exec = nullptr;
+    cuda_check(cudaGraphInstantiate(&exec, graph, 0), "instantiating a graph");
+    cuda_check(cudaGraphLaunch(exec, stream), "launching a graph");
+    lanes->synchronize();
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+    image.back(out);
+}
 #else
+void do_graph_memsets(int *, int, int, int *memsets_left) { *memsets_left = 0; }
 void do_own_gelu_forward(float *, float *, const float *, const float *, const float *, int, int, int, int *ran) { *ran = 0; }
 void do_own_gelu_backward(float *, float *, const float *, const float *, const float *, int, int, int, int *ran) { *ran = 0; }
 #endif
@@ -402,6 +440,7 @@ void do_device_alloc(uint64_t bytes) { device_free(device_alloc(bytes)); }
 // clang-format off
 EXPORT_PLAIN(configure, (int threads, int tf32, int deterministic, int misaligned), (threads, tf32, deterministic, misaligned))
 EXPORT_PLAIN(layout, (const llmc_config *config, int64_t *offset, int64_t *count, int64_t *total), (config, offset, count, total))
+EXPORT_PLAIN(graph_memsets, (int *out, int n, int replace, int *memsets_left), (out, n, replace, memsets_left))
 EXPORT_PLAIN(own_gelu_forward, (float *out, float *pre, const float *inp, const float *w, const float *b, int N, int C, int OC, int *ran), (out, pre, inp, w, b, N, C, OC, ran))
 EXPORT_PLAIN(own_gelu_backward, (float *dpre, float *dsum, const float *dout, const float *w, const float *pre, int N, int C, int OC, int *ran), (dpre, dsum, dout, w, pre, N, C, OC, ran))
 EXPORT_PLAIN(device_count, (int *count), (count))

@@ -152,6 +152,12 @@ class Ops:
         self.call("linear_backward_weight", dw, dout, inp, N, C, OC, add)
         return dw
 
+    def graph_memsets(self, memory, replace):
+        """(`memory`, uint8, after a captured graph of memsets, how many of its nodes are memsets)."""
+        memory, left = np.array(memory).view(np.int32), np.zeros(1, np.int32)
+        self.call("graph_memsets", memory, memory.size, replace, left, plain=True)
+        return memory.view(np.uint8), int(left[0])
+
     def own_gelu_forward(self, inp, w, b):
         """As linear_gelu_forward by our own product; None where there is none."""
         (N, C), OC, ran = inp.shape, len(w), np.zeros(1, np.int32)
