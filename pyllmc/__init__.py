@@ -3,6 +3,7 @@
 Importing it loads no engine and touches no device.
 """
 
+from .callbacks import Callbacks
 from .config import GPT2Config
 from .errors import (
     AbiMismatch,
@@ -18,7 +19,7 @@ from .errors import (
 )
 from .gpt2 import GPT2
 from .loader import TokenLoader
-from .trainer import Callbacks, Trainer
+from .trainer import Trainer
 
 __all__ = [
     "GPT2",

@@ -8,7 +8,7 @@ import unicodedata
 
 from tqdm import tqdm
 
-from .trainer import Callbacks
+from .callbacks import Callbacks
 
 BAR_FORMAT = "{percentage:3.0f}% {bar} {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
 LINE_EVERY_S = 1.0  # without a terminal: at most one step line in this time

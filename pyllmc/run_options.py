@@ -4,11 +4,11 @@ import os
 
 from . import options, rundir
 from .atomic import atomic_write
+from .callbacks import Callbacks
 from .errors import LlmcError, sentence
 from .options_file import options_text, read_options, toml_of
 from .tokenizer import NAMES
 from .train_options import ENGINE_FIELDS, GROUPS, HYPER_FIELDS, ROWS, WITHOUT_EFFECT
-from .trainer import Callbacks
 
 # Which folder, and whether it is gone on with there, is no part of what the run does.
 LEFT_OUT = ("config", "output", "resume", "resume_weights_only", "rank", *WITHOUT_EFFECT)

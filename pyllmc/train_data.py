@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from . import corpus, run_state, rundir
+from .callbacks import Callbacks
 from .checkpoint import peek_checkpoint
 from .errors import InvalidArgument, Unavailable
 from .named_model import names_weights
 from .shards import find_shards, open_shard
 from .tokenizer import load_tokenizer
 from .tokenizer_file import MAX_LENGTH, write_tokenizer_file
-from .trainer import Callbacks
 from .vocabulary import guess_tokenizer, tokenizer_beside
 from .weights import find_weights
 

@@ -10,36 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import flops, options, peaks, run_state, rundir
+from .callbacks import StepReport
 from .checkpoint_writer import CheckpointWriter
 from .errors import InvalidArgument, LlmcError, sentence
 from .evaluation import Questions, accuracy
 from .feed import Feed
-from .monitor import GpuMonitor, GpuReading
+from .monitor import GpuMonitor
 from .pruning import prune
 from .rundir import JSON_LOG, MAIN_LOG, JsonLog, MainLog, check_unused
 from .schedule import Schedule
 from .settings import Settings
 
 log = logging.getLogger("pyllmc")
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """One update, for people. step counts from 0; ms: wall time since the one before, the device's own time
-    where that is longer; tok_s: tokens per second; host_ms: the part of ms that was spent outside the engine;
-    mfu: utilisation of the trainer's peak, None if unknown, above 1 if the peak is too low; skipped: None, or
-    why the weights were left alone; gpu: a GpuReading of about now, None where none was due."""
-
-    step: int
-    loss: float
-    norm: float
-    lr: float
-    ms: float
-    tok_s: float
-    host_ms: float
-    mfu: float | None
-    skipped: str | None
-    gpu: GpuReading | None = None
 
 
 @dataclass
@@ -58,34 +40,6 @@ class RunResult:
     skipped: int = 0
     host_share: float | None = None
     warnings: tuple = ()
-
-
-class Callbacks:
-    """What a trainer tells. Override what you need; each is called in the thread that runs the trainer."""
-
-    def on_start(self, trainer):
-        """Before the first update of run(); an exception here ends it."""
-
-    def on_step(self, report):
-        """A StepReport; with a result lag, that many updates late."""
-
-    def on_validation(self, step, loss):
-        """Mean loss on the validation data before update `step`."""
-
-    def on_evaluation(self, step, accuracy):
-        """Share of the HellaSwag examples answered right, 0 to 1, before update `step`."""
-
-    def on_sample(self, step, ids):
-        """Ids that the model drew, the prompt not among them."""
-
-    def on_checkpoint(self, step, path):
-        """The model file of a checkpoint that has become complete, maybe some steps after its own."""
-
-    def on_end(self, error):
-        """run() is over, however it ended; error: the exception that ended it, or None."""
-
-    def on_note(self, text):
-        """A sentence: the engine fell back, a resumed run lacked something, an optional part failed."""
 
 
 class Trainer:

@@ -11,13 +11,14 @@ from test_native import run_python
 from test_trainer import PLAIN, B, Recorder, T, everything, make, run, shards, train_data  # noqa: F401
 
 from pyllmc import atomic, checkpoint_writer, run_state
+from pyllmc.callbacks import Callbacks
 from pyllmc.checkpoint_writer import CheckpointWriter
 from pyllmc.errors import OutOfMemory, StateError
 from pyllmc.gpt2 import GPT2
 from pyllmc.optimizer_state import LoaderState
 from pyllmc.rundir import find_latest_complete, read_json_log
 from pyllmc.snapshot import Snapshot
-from pyllmc.trainer import Callbacks, Trainer
+from pyllmc.trainer import Trainer
 
 
 def contents(folder, step):
@@ -313,7 +314,8 @@ from pyllmc.checkpoint import iter_checkpoint
 from pyllmc.optimizer_state import read_state
 from pyllmc.rundir import find_latest_complete, state_name
 from pyllmc.shards import write_shard
-from pyllmc.trainer import Callbacks, Trainer
+from pyllmc.callbacks import Callbacks
+from pyllmc.trainer import Trainer
 folder, config = Path(sys.argv[1]), GPT2Config(layers=1, heads=2, channels=32, vocab=9000, context=8)
 write_shard(folder / "data", np.arange(8001))
 def train(callbacks, steps=100000):

@@ -9,13 +9,14 @@ from test_train_cli import TINY, call, here, shards  # noqa: F401
 
 from pyllmc import GPT2, GPT2Config, TokenLoader
 from pyllmc import trainer as trainer_module
+from pyllmc.callbacks import Callbacks
 from pyllmc.checkpoint import peek_checkpoint
 from pyllmc.evaluation import accuracy
 from pyllmc.formats import write_multiple_choice
 from pyllmc.history import read_history
 from pyllmc.multiple_choice import Example
 from pyllmc.rundir import find_latest_complete, read_json_log, read_main_log
-from pyllmc.trainer import Callbacks, Trainer
+from pyllmc.trainer import Trainer
 
 DEFAULT = "dev/data/hellaswag/hellaswag_val.bin"  # where llm.c looks, from the working folder
 

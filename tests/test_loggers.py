@@ -12,11 +12,12 @@ from test_train_cli import TINY, call, here, shards  # noqa: F401
 from test_trainer import PLAIN, make, train_data, val_data
 from test_trainer import shards as loop_shards  # noqa: F401
 
+from pyllmc.callbacks import Callbacks, StepReport
 from pyllmc.errors import InvalidArgument, Unavailable
 from pyllmc.loggers import Logger, backends_of
 from pyllmc.monitor import GpuReading
 from pyllmc.rundir import find_latest_complete, read_json_log
-from pyllmc.trainer import Callbacks, StepReport, Trainer
+from pyllmc.trainer import Trainer
 
 
 class Memory:

@@ -13,6 +13,7 @@ import pytest
 from test_native import run_python
 
 from pyllmc import _find, train
+from pyllmc.callbacks import StepReport
 from pyllmc.cli import Parser
 from pyllmc.config import GPT2Config
 from pyllmc.console import has_size, step_text
@@ -22,7 +23,6 @@ from pyllmc.monitor import GpuReading
 from pyllmc.rundir import find_latest_complete, read_json_log, read_main_log
 from pyllmc.shards import write_shard
 from pyllmc.train_options import GROUPS
-from pyllmc.trainer import StepReport
 
 TINY = "--layers 1 --heads 1 --channels 16 -b 2 -t 16 -x 4 -u 1 -v 2 -m 2 -s 4 -g 20 --device cpu".split()
 

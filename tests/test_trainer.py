@@ -13,13 +13,14 @@ import pytest
 
 from pyllmc import GPT2, GPT2Config, TokenLoader
 from pyllmc import trainer as trainer_module
+from pyllmc.callbacks import Callbacks
 from pyllmc.errors import FormatError, InvalidArgument, StateError
 from pyllmc.feed import Feed
 from pyllmc.flops import flops_per_token, utilisation
 from pyllmc.monitor import GpuReading
 from pyllmc.rundir import find_latest_complete, read_json_log, read_main_log
 from pyllmc.shards import write_shard
-from pyllmc.trainer import Callbacks, Trainer
+from pyllmc.trainer import Trainer
 
 B, T = 2, 8
 CONFIG = GPT2Config(layers=1, heads=2, channels=32, vocab=50, context=8)

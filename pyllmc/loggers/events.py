@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import options
+from ..callbacks import Callbacks
 from ..errors import sentence
-from ..trainer import Callbacks
 
 
 class RunInfo(NamedTuple):
