@@ -9,8 +9,8 @@ from pyllmc.nanogpt import read_state_dict
 from pyllmc.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.parity
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'pyllmc[parity]'")
-transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'pyllmc[parity]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
+transformers = pytest.importorskip("transformers", reason="needs transformers: pip install transformers")
 
 LIMIT = 1e-4  # largest difference of a logit, in fp32
 SHAPES = {

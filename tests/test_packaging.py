@@ -175,6 +175,20 @@ def test_requirements_expand_their_own_extras(toolchain):
     assert "numpy" in map(toolchain.name_of, toolchain.requirements("base"))
 
 
+def test_packages_that_users_are_told_to_install_are_declared(toolchain):
+    """By their own names, which hold in a checkout too: an extra of pyllmc needs it to be on a package index."""
+    listed = toolchain.project()
+    extras = ["base", *listed["optional-dependencies"]]
+    declared = {toolchain.name_of(requirement) for extra in extras for requirement in toolchain.requirements(extra)}
+    files = [*(ROOT / "pyllmc").rglob("*.py"), *(ROOT / "tests").glob("*.py"), ROOT / "README.md"]
+    told = {
+        (hint, path.name) for path in files for hint in re.findall(r"pip install (['\w.\[-]+)", path.read_text())
+        if path != Path(__file__).resolve()
+    }  # fmt: skip
+    assert {"wandb", "tensorboard", "cupti-python", "pyarrow"} <= {hint for hint, _ in told}
+    assert not [(hint, name) for hint, name in told if hint not in declared]
+
+
 @pytest.fixture
 def bare(toolchain, monkeypatch, tmp_path):
     """A system's own Python as PEP 668 marks it, where everything is missing and pip must not be reached."""

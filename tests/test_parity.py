@@ -7,8 +7,8 @@ from engine import Engine, tiny_config
 from tolerance import limit
 
 pytestmark = pytest.mark.parity
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'pyllmc[parity]'")
-transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'pyllmc[parity]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
+transformers = pytest.importorskip("transformers", reason="needs transformers: pip install transformers")
 
 # our name: theirs within a block. Their matrices are (in, out), ours (out, in).
 BLOCK = {

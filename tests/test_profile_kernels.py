@@ -197,7 +197,7 @@ def test_a_refusal_is_one_sentence(monkeypatch):
 
 def test_an_absent_binding_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupti", None)
-    with pytest.raises(Unavailable, match=r"^CUPTI can't be used: no module cupti \(pip install 'pyllmc\[profile\]'\)$"):
+    with pytest.raises(Unavailable, match=r"^CUPTI can't be used: no module cupti \(pip install cupti-python\)$"):
         collecting.Collector()
 
 

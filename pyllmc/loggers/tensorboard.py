@@ -25,9 +25,7 @@ class TensorBoard:
             from tensorboard.plugins.text import metadata as text
             from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError as error:
-            raise Unavailable(
-                f"logging to TensorBoard needs its package: pip install 'pyllmc[tensorboard]' ({error})"
-            ) from None
+            raise Unavailable(f"logging to TensorBoard needs its package: pip install tensorboard ({error})") from None
         self._event, self._summary, self._tensor, self._types = event_pb2, summary_pb2, tensor_pb2, types_pb2
         self._hparams, self._plugin_data, self._text_plugin = hparams, plugin_data_pb2, text
         self._record_writer, self._folder, self._records = RecordWriter, folder, None

@@ -18,9 +18,7 @@ class WeightsAndBiases:
         try:
             import wandb
         except ImportError as error:
-            raise Unavailable(
-                f"logging to Weights & Biases needs its package: pip install 'pyllmc[wandb]' ({error})"
-            ) from None
+            raise Unavailable(f"logging to Weights & Biases needs its package: pip install wandb ({error})") from None
         self._wandb, self._options, self._run, self._first = wandb, options, None, 0
 
     def open(self, run):

@@ -88,7 +88,7 @@ def _explained():
         yield
     except ImportError as error:
         missing = getattr(error, "name", None) or str(error)
-        raise Unavailable(f"CUPTI can't be used: no module {missing} (pip install 'pyllmc[profile]')") from None
+        raise Unavailable(f"CUPTI can't be used: no module {missing} (pip install cupti-python)") from None
     except Exception as error:
         text = " ".join(str(error).split()) or type(error).__name__
         hint = ""
