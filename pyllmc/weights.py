@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import run_state
-from .checkpoint import peek_checkpoint
+from .checkpoint import lazy_checkpoint, peek_checkpoint
 from .config import GPT2Config
 from .errors import InvalidArgument
 from .gpt2 import GPT2
+from .hf import read_pretrained
 from .hf_config import CONFIG, read_config
 
 MAX_ROWS = 16  # beyond it more rows side by side save little
@@ -29,6 +30,10 @@ class Weights:
         if self.path.is_file():
             return GPT2.from_checkpoint(self.path, **arguments)
         return GPT2.from_pretrained(self.path, **arguments)
+
+    def params(self):
+        """Mapping of name to float32 array: the 16 tensors, each read when it is asked for, wte with V or Vp rows."""
+        return lazy_checkpoint(self.path)[2] if self.path.is_file() else read_pretrained(self.path).params
 
 
 def find_weights(name):

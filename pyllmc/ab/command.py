@@ -66,7 +66,7 @@ def compare(args, command):
         points = [{swept: value} for value in values]
         plan.check_sweep(swept, [base, *others])
     library, ordinal, _ = _native.choose(args.device, base.library)
-    name, config, source = plan.choose_model(args, library.backend)
+    name, config, weights = plan.choose_model(args, library.backend)
     where = {"device": args.device, **plan.shape(args, config, library.backend)}
     if args.each_switch:
         others += plan.switches(library.backend, where, base)
@@ -76,9 +76,9 @@ def compare(args, command):
         "sweep": swept and f"{swept}={','.join(str(point[swept]) for point in points)}",
         **{key: getattr(args, key) for key in ("rounds", "steps", "settle", "warmup", "seed", "fresh")},
     }  # fmt: skip
-    notes = []
+    notes = list(weights.notes) if weights else []
     with contextlib.ExitStack() as stack:
-        work = stack.enter_context(open_workload(args, config, source, where, points, base, others))
+        work = stack.enter_context(open_workload(args, config, weights, where, points, base, others))
         comparisons = plan.prepare_all(args, points, base, others, work, where, library, notes)
         monitor = None
         if library.backend != "cpu":
@@ -92,7 +92,7 @@ def compare(args, command):
     return status
 
 
-def open_workload(args, config, source, where, points, base, others):
+def open_workload(args, config, weights, where, points, base, others):
     """The Workload that suffices for the largest batch of any side; with the weights as a file if a trainer needs them."""
     sizes = [resolved({**where, **point, **side.options}) for point in points for side in (base, *others)]
     most = max(1, *(size.batch * size.seq_len for size in sizes))
@@ -100,7 +100,7 @@ def open_workload(args, config, source, where, points, base, others):
     trainer = any(side.binary for side in others)
     if trainer:  # its run must not come to the end of the data, where it would be shuffled anew
         length = max(length, args.steps + max(1, args.settle))
-    work = Workload(config, source, args.train, args.lr, length, most, dtype)
+    work = Workload(config, weights, args.train, args.lr, length, most, dtype)
     if trainer:
         try:
             work.checkpoint()
@@ -201,7 +201,7 @@ def draw(output, result):
 
 def unused_file(model):
     """runs/TIME-ab-MODEL.json, which doesn't exist yet."""
-    name = Path(model or "default").stem.replace(":", "-")
+    name = Path(os.path.abspath(model or "default")).stem.replace(":", "-")
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-ab-{name}"
     choices = (Path("runs", f"{stem}{ending}.json") for ending in ("", *(f"-{n}" for n in range(2, 1000))))
     return next(path for path in choices if not path.exists())

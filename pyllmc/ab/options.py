@@ -1,6 +1,11 @@
 """The options of `python -m pyllmc.ab`: the table that its parser, its help and its defaults come from."""
 
+import dataclasses
+
 from ..cli import Option
+from ..train_options import ROWS as TRAINING
+
+MODEL = next(row for row in TRAINING if row.name == "model")
 
 GROUPS = {
     "sides": (
@@ -15,8 +20,7 @@ GROUPS = {
         Option("timeout", "--timeout", "seconds after which a run of the reference is stopped", float, 600.0),
     ),
     "workload": (
-        Option("model", "-e --model", "checkpoint file, or a descriptor such as d12", metavar="MODEL",
-               decided_by="d12 on a GPU, else a small model"),
+        dataclasses.replace(MODEL, decided_by="d12 on a GPU, else a small model"),
         Option("batch", "-b --batch", "rows B of a batch", int, decided_by="4, for the small model 8"),
         Option("seq_len", "-t --seq-len", "tokens T of a row", int, decided_by="1024, for the small model 64"),
         Option("train", "-i --train-data", "token shards, a glob pattern", metavar="PATTERN",

@@ -1,12 +1,10 @@
 """From arguments to what is to be measured: model, shape, sides, and the comparisons that fit the device."""
 
-import os
 import shlex
-from pathlib import Path
 
-from ..checkpoint import peek_checkpoint
 from ..config import GPT2Config
 from ..errors import InvalidArgument, OutOfMemory, Unavailable
+from ..named_model import named_model
 from ..train import SHAPE
 from ..vocabulary import BYTES_VOCAB
 from . import measure, report, variants
@@ -18,15 +16,11 @@ LETTERS = "BCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def choose_model(args, backend):
-    """(name, config, checkpoint file or None) of -e, or of what is measured without it."""
-    if args.model is None:
-        if backend != "cpu":
-            return "d12", GPT2Config.from_descriptor("d12"), None
+    """(name, config, Weights or None) of -e, or of what is measured without it."""
+    if args.model is None and backend == "cpu":
         config = GPT2Config(**SHAPE, vocab=BYTES_VOCAB, context=args.seq_len or 64)
         return f"L{config.layers}C{config.channels}", config, None
-    if os.path.exists(args.model) or args.model.endswith(".bin"):
-        return Path(args.model).stem, peek_checkpoint(args.model)[0], args.model
-    return args.model.replace(":", "-"), GPT2Config.from_descriptor(args.model), None
+    return named_model(args.model or "d12", {})
 
 
 def shape(args, config, backend):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..checkpoint import read_checkpoint, write_checkpoint
+from ..checkpoint import write_checkpoint
 from ..gpt2 import GPT2
 from ..loader import TokenLoader
 from ..rng import initial_params
@@ -16,8 +16,8 @@ SEED = 42
 
 
 class Workload:
-    """config: shape of the model. source: a checkpoint file, or None for random weights. train: a pattern of token
-    shards, or None for random tokens. learning_rate: small, so that the noise of rounding stays small over the
+    """config: shape of the model. weights: Weights, or None for random ones. train: a pattern of token shards, or
+    None for random tokens. learning_rate: small, so that the noise of rounding stays small over the
     steps in which losses are compared; no step is quicker or slower for it.
 
     `length` batches are served, in llm.c's shuffled order, and then from the first again; random tokens are enough of
@@ -25,8 +25,8 @@ class Workload:
     Temporary files go with close().
     """
 
-    def __init__(self, config, source=None, train=None, learning_rate=1e-5, length=16, most=1, dtype="fp32"):
-        self.config, self._source, self.learning_rate, self.length = config, source, learning_rate, length
+    def __init__(self, config, weights=None, train=None, learning_rate=1e-5, length=16, most=1, dtype="fp32"):
+        self.config, self._weights, self.learning_rate, self.length = config, weights, learning_rate, length
         self._dtype, self._kept = dtype, None
         self._folder = tempfile.TemporaryDirectory(prefix="pyllmc-ab-")
         self.folder = Path(self._folder.name)
@@ -43,16 +43,17 @@ class Workload:
 
     def make_model(self, arguments):
         """A GPT2 with the first weights; the caller closes it."""
-        source = self._kept or self._source
-        if source is not None:
-            return GPT2.from_checkpoint(source, **arguments)
+        if self._kept is not None:
+            return GPT2.from_checkpoint(self._kept, **arguments)
+        if self._weights is not None:
+            return self._weights.load(**arguments)
         return GPT2.from_config(self.config, init_seed=SEED, **arguments)
 
     def checkpoint(self):
         """Path of the weights as a file of version 3 (fp32) or 5 (bf16). From its first call on every model starts
         from that file: call it before the first model, if at all."""
         if self._kept is None:
-            params = read_checkpoint(self._source).params if self._source else initial_params(self.config, SEED)
+            params = self._weights.params() if self._weights else initial_params(self.config, SEED)
             path = self.folder / "weights.bin"
             write_checkpoint(path, self.config, params, self._dtype)
             self._kept = str(path)

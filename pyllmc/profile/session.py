@@ -62,7 +62,8 @@ def measure(session, kernels=False, best=False, tick=lambda: None):
         for _ in range(session.steps):
             recorded.append(since_first(runner.record()))
             tick()
-        engine, device, notes = runner.model.options, runner.model.device_info, runner.model.notes()
+        engine, device = runner.model.options, runner.model.device_info
+        notes = [*(session.weights.notes if session.weights else ()), *runner.model.notes()]
         shape = Shape.of(session.config, engine, runner.distinct_tokens)
     # the step of median length stands for all in the pictures
     shown = sorted(recorded, key=lambda spans: bounds(spans)[1])[(len(recorded) - 1) // 2]
