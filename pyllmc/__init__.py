@@ -3,6 +3,7 @@
 Importing it loads no engine and touches no device.
 """
 
+from . import _startup  # noqa: F401  first of all: it meets Ctrl-C during the imports below
 from .callbacks import Callbacks
 from .config import GPT2Config
 from .errors import (

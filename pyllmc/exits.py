@@ -6,6 +6,7 @@ import sys
 import threading
 import warnings
 
+from . import _startup
 from .console import one_line
 from .errors import LlmcError, sentence
 
@@ -17,6 +18,7 @@ def status_of(program, body, interrupted, unread="nobody reads the output"):
     """body()'s exit status, or that of what ended it: 2 for an LlmcError or OSError, 130 for Ctrl-C, 141 for a
     reader of stdout that is gone (as after "| head"). interrupted, unread: what to say then. Warnings become notes."""
     try:
+        _startup.over()
         with warnings.catch_warnings():
             warnings.showwarning = lambda text, *_, **__: print(f"note: {text}", file=sys.stderr)
             return body()
