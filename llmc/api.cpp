@@ -165,6 +165,7 @@ void llmc_options_default(llmc_options *options) {
     *options = llmc_options{};
     options->batch = 4;
     options->seq_len = 1024;
+    options->train = 1;
 #ifdef LLMC_CUDA
     options->precision = LLMC_BF16;
     options->gelu_fusion = 2;

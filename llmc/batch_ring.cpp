@@ -8,7 +8,7 @@
 namespace llmc {
 
 BatchRing::BatchRing(const llmc_config &config, const llmc_options &options, Lanes &lanes)
-    : tokens_(options.batch * options.seq_len), vocab_(config.vocab), seq_len_(options.seq_len), lanes_(lanes), slots_(options.slots) {}
+    : tokens_(options.batch * options.seq_len), vocab_(config.vocab), seq_len_(options.seq_len), indexed_(options.train != 0), lanes_(lanes), slots_(options.slots) {}
 
 BatchRing::~BatchRing() {
     for (Slot &s : slots_) {
@@ -21,7 +21,7 @@ void BatchRing::lay_out(Arena &arena) {
     for (Slot &s : slots_) {
         arena.want(&s.inputs, tokens_, Purpose::BATCHES);
         arena.want(&s.targets, tokens_, Purpose::BATCHES);
-        arena.want_bytes(&s.index, embedding_index_bytes(tokens_, vocab_), Purpose::BATCHES);
+        if (indexed_) arena.want_bytes(&s.index, embedding_index_bytes(tokens_, vocab_), Purpose::BATCHES);
     }
 }
 
@@ -101,7 +101,7 @@ void BatchRing::submit(int slot) {
             const auto span = lanes_.span(INPUTS, "upload inputs");
             copy_to_device(lanes_[INPUTS], s.inputs, s.host_inputs, bytes);
         }
-        {
+        if (indexed_) {
             const auto span = lanes_.span(INPUTS, "token index");
             embedding_index(lanes_[INPUTS], s.index, s.inputs, tokens_, vocab_);
         }

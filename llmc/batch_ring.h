@@ -28,7 +28,7 @@ class BatchRing {
 
     const int *inputs(int slot) const { return slots_[slot].inputs; }     // (B,T)
     const int *targets(int slot) const { return slots_[slot].targets; }   // (B,T)
-    const void *index(int slot) const { return slots_[slot].index; }      // embedding_index of inputs
+    const void *index(int slot) const { return slots_[slot].index; }      // embedding_index of inputs, with options.train
 
   private:
     enum class Phase { FREE, ACQUIRED, SUBMITTED };
@@ -42,6 +42,7 @@ class BatchRing {
     Slot &at(int slot, Phase expected, const char *expectation);
 
     const int tokens_, vocab_, seq_len_;
+    const bool indexed_;  // the backward, if there is one, needs the index
     Lanes &lanes_;
     std::vector<Slot> slots_;
     int next_ = 0;  // where acquire starts to look

@@ -35,7 +35,7 @@ extern "C" {
 
 /* ---- begin ABI: pyllmc parses the text between these two marks ---- */
 
-enum { LLMC_ABI_VERSION = 3 };
+enum { LLMC_ABI_VERSION = 4 };
 
 typedef enum {
     LLMC_OK = 0,
@@ -44,7 +44,7 @@ typedef enum {
     LLMC_DEVICE = 3,       /* the device reported an error; the model is poisoned */
     LLMC_STATE = 4,        /* the call is right but not now (slot not submitted, no micro-step, ...) */
     LLMC_TIMEOUT = 5,      /* wait_ms passed; call again */
-    LLMC_UNAVAILABLE = 6,  /* this backend or this build can't do it; the message says what can */
+    LLMC_UNAVAILABLE = 6,  /* this backend, this build or this model can't do it; the message says why */
     LLMC_INTERNAL = 7      /* a fault of the engine */
 } llmc_status;
 
@@ -72,10 +72,14 @@ typedef struct {
     int32_t seq_len;         /* T <= context */
     int32_t device;          /* ordinal among the visible devices */
     int32_t threads;         /* CPU threads of the CPU backend; 0: all */
+    int32_t train;           /* 0: parameters alone, and activations of one layer beside all keys and values. llmc_eval, _logits,
+                                _prefill and _decode give what they give with 1 (on a GPU to the bit where a row of channels
+                                fills whole 16 bytes and cuDNN, if it attends, has the backward too); what needs gradients,
+                                moments, master weights, guard or a step's timeline is LLMC_UNAVAILABLE */
     int32_t precision;       /* LLMC_FP32 | LLMC_BF16: parameters, gradients, activations */
     int32_t master_weights;  /* bf16 only: keep an fp32 copy that AdamW updates */
     int32_t tf32;            /* fp32 only: let matrix products use TF32 */
-    int32_t recompute;       /* backward recomputes: 0 nothing, 1 GELU, 2 GELU and LayerNorm */
+    int32_t recompute;       /* backward recomputes: 0 nothing, 1 GELU, 2 GELU and LayerNorm; nothing to decide without train */
     int32_t gelu_fusion;     /* GELU inside the matrix products, where that is quicker: 0 off, 1 forward, 2 and backward */
     int32_t attention;       /* LLMC_ATTENTION_*; AUTO: cuDNN where it has the shape, but for the backward our own on
                                 compute capability 9.0, head size 64, T a multiple of 128 */

@@ -103,6 +103,7 @@ void gelu_backward(Lane &, X *dinp /*(N,C), may be dout*/, X *dsum /*(C) or null
 struct AttentionPlan {      // decided at create, so that nothing is built inside a step
     bool deterministic;
     int choice;             // LLMC_ATTENTION_*
+    bool backward = true;   // false: attention_backward is never called
 };
 // Builds what (B,T,C,NH) needs on this lane; returns "" or why it fell back from the choice asked for.
 template <class X>

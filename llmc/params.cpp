@@ -84,6 +84,7 @@ void check_options(const llmc_config &c, const llmc_options &o) {
     check_range("options.batch * options.seq_len", int64_t(o.batch) * o.seq_len, 1, 1 << 30);
     check_range("options.device", o.device, 0, 1023);
     check_range("options.threads", o.threads, 0, 4096);
+    check_range("options.train", o.train, 0, 1);
     check_range("options.precision", o.precision, LLMC_FP32, LLMC_BF16);
     check_range("options.master_weights", o.master_weights, 0, 1);
     check_range("options.tf32", o.tf32, 0, 1);

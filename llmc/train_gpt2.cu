@@ -7,7 +7,8 @@
 //   backward   the same, last to first; activations that `recompute` left out are made again
 //   update     global norm -> clip, guard -> AdamW, all decided on the device
 //
-// N = B*T rows; a residual stream x is kept after every addition because LayerNorm's backward needs it.
+// N = B*T rows; a residual stream x is kept after every addition because LayerNorm's backward needs it. A model that
+// isn't trained (options.train = 0) keeps of all activations what the next layer reads, and qkv for generation.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -29,22 +30,23 @@ uint64_t mix64(uint64_t z) {
     return z ^ (z >> 31);
 }
 
-// Activations. A layer's slice of (L, N, k) starts at l*N*k; `row` moves to a later row of the batch.
+// Activations. A layer's slice of (L, N, k) starts at l*N*k; `row` moves to a later row of the batch. K is L, or 1 in a
+// model that isn't trained.
 template <class X>
 struct Activations {
-    X *residual;         // (1+2L, N, C): after the embedding, then after attention and MLP of each layer
-    X *ln1, *ln2;        // (L or 1, N, C): 1 when recomputed
-    float *ln1_mean, *ln1_rstd, *ln2_mean, *ln2_rstd;  // (L, N)
+    X *residual;         // (1+2K or 1, N, C): after the embedding, then after attention and MLP of each layer
+    X *ln1, *ln2;        // (K or 1, N, C): 1 when recomputed
+    float *ln1_mean, *ln1_rstd, *ln2_mean, *ln2_rstd;  // (K, N)
     X *qkv;              // (L, N, 3C); generation's cache of keys and values too
-    float *lse;          // (L, N*NH)
-    X *att;              // (L, N, C)
-    X *fc;               // (L, N, 4C) before GELU
-    X *gelu;             // (L or 1, N, 4C)
+    float *lse;          // (K, N*NH)
+    X *att;              // (K, N, C)
+    X *fc;               // (K, N, 4C) before GELU
+    X *gelu;             // (K or 1, N, 4C)
     X *lnf;              // (N, C)
     float *lnf_mean, *lnf_rstd;  // (N)
     X *logits;           // (chunk rows, Vp), becomes dlogits in place
     float *token_losses; // (N)
-    X *branch;           // (N, C): the gradient of what enters a branch
+    X *branch;           // (N, C): the gradient of what enters a branch; this and the next two only to train
     X *wide;             // (N, 4C): backward's gradient of qkv or fc
     X *dresidual;        // (N, C)
     void *scratch;       // for one op at a time on COMPUTE
@@ -69,15 +71,17 @@ class GPT2 final : public Model {
         linear_choose<X>(compute(), linear_uses(), options.tune != 0, a_.residual, lent);
         if (const auto said = linear_take_notes(compute()); !said.empty()) lanes.note(said);
         batches.open();
-        host_results_.reset(static_cast<llmc_step_result *>(pinned_alloc(sizeof(llmc_step_result) * size_t(options.results))));
         const auto zero = [&](void *memory, size_t bytes) { fill_zero(lanes[COMPUTE], memory, bytes); };
         zero(params_, sizeof(X) * P);
-        zero(grads_, sizeof(X) * P);
-        zero(m_, sizeof(float) * P);
-        zero(v_, sizeof(float) * P);
-        if (master_) zero(master_, sizeof(float) * P);
-        zero(guard_, sizeof *guard_);
-        zero(records_, sizeof *records_ * size_t(options.results));  // their padding travels to the host too
+        if (options.train) {
+            host_results_.reset(static_cast<llmc_step_result *>(pinned_alloc(sizeof(llmc_step_result) * size_t(options.results))));
+            zero(grads_, sizeof(X) * P);
+            zero(m_, sizeof(float) * P);
+            zero(v_, sizeof(float) * P);
+            if (master_) zero(master_, sizeof(float) * P);
+            zero(guard_, sizeof *guard_);
+            zero(records_, sizeof *records_ * size_t(options.results));  // their padding travels to the host too
+        }
         lanes.synchronize();
     }
     ~GPT2() override {
@@ -90,6 +94,7 @@ class GPT2 final : public Model {
     // ---- the step ----------------------------------------------------------------------------
 
     void micro_step(int slot, int i, int n) override {
+        require_trained("gradients");
         batches.require_submitted(slot);
         if (n < 1) fail(LLMC_INVALID, "n is %d micro-steps, expected at least 1", n);
         // i = 0 is always in order: it assigns, so what an interrupted caller left half done is dropped.
@@ -130,6 +135,7 @@ class GPT2 final : public Model {
     }
 
     int64_t update(const llmc_hyper &hyper) override {
+        require_trained("gradients or moments");
         if (micro_steps_done_ == 0 || micro_steps_done_ != micro_steps_of_) {
             fail(LLMC_STATE, "update needs a finished accumulation: %d of %d micro-steps are done", micro_steps_done_, micro_steps_of_);
         }
@@ -250,7 +256,8 @@ class GPT2 final : public Model {
         input.insert(input.end(), tokens, tokens + rows);
         copy_to_device_now(compute(), generation_tokens_, input.data(), sizeof(int) * input.size());
         const int *const position = generation_tokens_, *const newest = generation_tokens_ + 1;
-        X *x = a_.dresidual, *normed = a_.lnf, *qkv = a_.wide, *att = a_.wide + int64_t(rows) * 3 * C;
+        // qkv and att have been read when fc_forward writes there.
+        X *x = residual(0), *normed = a_.lnf, *qkv = a_.fc, *att = a_.fc + int64_t(rows) * 3 * C;
         lanes.run({GraphKey::DECODE, 0, 0, rows}, 1, [&](int) {
             embedding_forward(compute(), x, newest, param(WTE), param(WPE), rows, 1, C, position);
             layernorm_forward(compute(), normed, a_.lnf_mean, a_.lnf_rstd, x, param(LN1W, 0), param(LN1B, 0), rows, C);
@@ -299,13 +306,18 @@ class GPT2 final : public Model {
         lanes.synchronize();
     }
 
-    void read_guard(llmc_guard *guard) override { copy_to_host_now(compute(), guard, guard_, sizeof *guard); }
+    void read_guard(llmc_guard *guard) override {
+        require_trained("guard");
+        copy_to_host_now(compute(), guard, guard_, sizeof *guard);
+    }
     void write_guard(const llmc_guard &guard) override {
+        require_trained("guard");
         if (guard.loss_seen < 0 || guard.norm_seen < 0) fail(LLMC_INVALID, "guard counts are %lld and %lld, expected >= 0", (long long)guard.loss_seen, (long long)guard.norm_seen);
         copy_to_device_now(compute(), guard_, &guard, sizeof guard);
     }
 
     void take_snapshot() override {
+        require_trained("training state to take a snapshot of");
         const auto bytes = [](int64_t count, size_t width) { return size_t(count) * width; };
         snapshot.take({{params_, bytes(P, sizeof(X))}, {m_, bytes(P, 4)}, {v_, bytes(P, 4)}, {master_, master_ ? bytes(P, 4) : 0}, {guard_, sizeof *guard_}});
     }
@@ -323,6 +335,7 @@ class GPT2 final : public Model {
     }
 
     void arm_timeline() override {
+        require_trained("steps to record");
         if (micro_steps_done_ != 0) fail(LLMC_STATE, "a step is under way; arm before its first micro-step");
         timeline_armed_ = true;
     }
@@ -354,7 +367,7 @@ class GPT2 final : public Model {
     const ParamTable table_ = param_table(config);
     const ParamLayout layout_ = param_layout(table_, config.layers);
     const int64_t P = layout_.total;
-    const AttentionPlan attention_{options.deterministic != 0, options.attention};
+    const AttentionPlan attention_{options.deterministic != 0, options.attention, options.train != 0};
 
     struct PinnedFree {
         void operator()(void *p) const { pinned_free(p); }
@@ -381,28 +394,34 @@ class GPT2 final : public Model {
     X *grad(ParamId id, int l = 0) const { return grads_ + layout_.offset[id] + l * layout_.per_layer[id]; }
     template <class E>
     E *layer(E *base, int l, int64_t width) const { return base + int64_t(l) * N * width; }
-    X *residual(int i) const { return layer(a_.residual, i, C); }
-    X *ln1(int l) const { return layer(a_.ln1, options.recompute >= 2 ? 0 : l, C); }
-    X *ln2(int l) const { return layer(a_.ln2, options.recompute >= 2 ? 0 : l, C); }
-    X *gelu(int l) const { return layer(a_.gelu, options.recompute >= 1 ? 0 : l, 4 * C); }
+    // The slice that layer l writes: its own, for the backward to read, or the one that all layers share.
+    int kept(int l) const { return options.train ? l : 0; }
+    X *residual(int i) const { return layer(a_.residual, kept(i), C); }
+    X *ln1(int l) const { return layer(a_.ln1, options.recompute >= 2 ? 0 : kept(l), C); }
+    X *ln2(int l) const { return layer(a_.ln2, options.recompute >= 2 ? 0 : kept(l), C); }
+    X *gelu(int l) const { return layer(a_.gelu, options.recompute >= 1 ? 0 : kept(l), 4 * C); }
     // The LayerNorm that reads layer l's output: the next layer's first, or the final one.
     const X *next_norm_w(int l) const { return l + 1 < L ? param(LN1W, l + 1) : param(LNFW); }
     const X *next_norm_b(int l) const { return l + 1 < L ? param(LN1B, l + 1) : param(LNFB); }
 
     void lay_out() {
-        const int64_t n = N, l = L, c = C;
+        const bool trains = options.train != 0;
+        const int64_t n = N, l = trains ? L : 1, c = C;
         const int64_t kept_norms = options.recompute >= 2 ? 1 : l, kept_gelus = options.recompute >= 1 ? 1 : l;
         using P_ = Purpose;
         arena_.want(&params_, P, P_::PARAMETERS);
-        arena_.want(&grads_, P, P_::GRADIENTS);
-        arena_.want(&m_, P, P_::OPTIMIZER);
-        arena_.want(&v_, P, P_::OPTIMIZER);
-        if (sizeof(X) < 4 && options.master_weights) arena_.want(&master_, P, P_::OPTIMIZER);
-        arena_.want(&a_.residual, (1 + 2 * l) * n * c, P_::ACTIVATIONS);
+        if (trains) {
+            arena_.want(&grads_, P, P_::GRADIENTS);
+            arena_.want(&m_, P, P_::OPTIMIZER);
+            arena_.want(&v_, P, P_::OPTIMIZER);
+            if (sizeof(X) < 4 && options.master_weights) arena_.want(&master_, P, P_::OPTIMIZER);
+        }
+        // Without a backward one buffer is enough: each addition writes where it has read.
+        arena_.want(&a_.residual, (trains ? 1 + 2 * l : 1) * n * c, P_::ACTIVATIONS);
         arena_.want(&a_.ln1, kept_norms * n * c, P_::ACTIVATIONS);
         arena_.want(&a_.ln2, kept_norms * n * c, P_::ACTIVATIONS);
         for (float **statistic : {&a_.ln1_mean, &a_.ln1_rstd, &a_.ln2_mean, &a_.ln2_rstd}) arena_.want(statistic, l * n, P_::ACTIVATIONS);
-        arena_.want(&a_.qkv, l * n * 3 * c, P_::ACTIVATIONS);
+        arena_.want(&a_.qkv, int64_t(L) * n * 3 * c, P_::ACTIVATIONS);
         arena_.want(&a_.lse, l * n * NH, P_::ACTIVATIONS);
         arena_.want(&a_.att, l * n * c, P_::ACTIVATIONS);
         arena_.want(&a_.fc, l * n * 4 * c, P_::ACTIVATIONS);
@@ -412,32 +431,38 @@ class GPT2 final : public Model {
         arena_.want(&a_.lnf_rstd, n, P_::ACTIVATIONS);
         arena_.want(&a_.logits, int64_t(chunk_rows_) * Vp, P_::LOGITS);
         arena_.want(&a_.token_losses, n, P_::ACTIVATIONS);
-        arena_.want(&a_.branch, n * c, P_::WORKSPACE);
-        arena_.want(&a_.wide, n * 4 * c, P_::WORKSPACE);
-        arena_.want(&a_.dresidual, n * c, P_::WORKSPACE);
-        arena_.want_bytes(&a_.scratch, std::max({layernorm_scratch_bytes(N, C), linear_scratch_bytes(N, 4 * C), global_norm_scratch_bytes(),
-                                                 attention_scratch_bytes<X>(compute(), attention_, B, T, C, NH)}), P_::WORKSPACE);
+        size_t scratch = attention_scratch_bytes<X>(compute(), attention_, B, T, C, NH);
+        if (trains) {
+            scratch = std::max({scratch, layernorm_scratch_bytes(N, C), linear_scratch_bytes(N, 4 * C), global_norm_scratch_bytes()});
+            arena_.want(&a_.branch, n * c, P_::WORKSPACE);
+            arena_.want(&a_.wide, n * 4 * c, P_::WORKSPACE);
+            arena_.want(&a_.dresidual, n * c, P_::WORKSPACE);
+            for (float **scalar : {&mean_loss_, &norm_squared_}) arena_.want(scalar, 1, P_::WORKSPACE);
+            arena_.want(&guard_, 1, P_::WORKSPACE);
+            arena_.want(&step_params_, 1, P_::WORKSPACE);
+            arena_.want(&records_, options.results, P_::WORKSPACE);
+        }
+        arena_.want_bytes(&a_.scratch, scratch, P_::WORKSPACE);
         arena_.want(&generation_tokens_, n + 1, P_::WORKSPACE);
-        for (float **scalar : {&mean_loss_, &eval_loss_, &norm_squared_}) arena_.want(scalar, 1, P_::WORKSPACE);
-        arena_.want(&guard_, 1, P_::WORKSPACE);
-        arena_.want(&step_params_, 1, P_::WORKSPACE);
-        arena_.want(&records_, options.results, P_::WORKSPACE);
+        arena_.want(&eval_loss_, 1, P_::WORKSPACE);
         batches.lay_out(arena_);
     }
 
-    // Every matrix product of a step.
+    // Every matrix product of a step, or of its forward.
     std::vector<LinearUse> linear_uses() const {
         using Op = LinearOp;
         const Op fc = options.gelu_fusion >= 1 ? Op::GELU_FORWARD : Op::FORWARD;
         const Op dfc = options.gelu_fusion >= 2 ? Op::GELU_BACKWARD_INPUT : Op::BACKWARD_INPUT;
         const Into no = Into::ASSIGN;
         std::vector<LinearUse> uses = {
-            {Op::FORWARD, N, C, 3 * C, true, no}, {Op::BACKWARD_INPUT, N, C, 3 * C, false, no},
-            {Op::RESIDUAL_FORWARD, N, C, C, true, no}, {Op::BACKWARD_INPUT, N, C, C, false, no},
-            {fc, N, C, 4 * C, true, no}, {Op::BACKWARD_INPUT, N, C, 4 * C, false, no},
-            {Op::RESIDUAL_FORWARD, N, 4 * C, C, true, no}, {dfc, N, 4 * C, C, dfc == Op::GELU_BACKWARD_INPUT, no},
-            {Op::FORWARD, chunk_rows_, C, Vp, false, no}, {Op::BACKWARD_INPUT, chunk_rows_, C, Vp, false, no},
+            {Op::FORWARD, N, C, 3 * C, true, no}, {Op::RESIDUAL_FORWARD, N, C, C, true, no}, {fc, N, C, 4 * C, true, no},
+            {Op::RESIDUAL_FORWARD, N, 4 * C, C, true, no}, {Op::FORWARD, chunk_rows_, C, Vp, false, no},
         };
+        if (!options.train) return uses;
+        uses.insert(uses.end(), {
+            {Op::BACKWARD_INPUT, N, C, 3 * C, false, no}, {Op::BACKWARD_INPUT, N, C, C, false, no}, {Op::BACKWARD_INPUT, N, C, 4 * C, false, no},
+            {dfc, N, 4 * C, C, dfc == Op::GELU_BACKWARD_INPUT, no}, {Op::BACKWARD_INPUT, chunk_rows_, C, Vp, false, no},
+        });
         for (const Into into : {Into::ASSIGN, Into::ADD}) {
             uses.push_back({Op::BACKWARD_WEIGHT, N, C, 3 * C, false, into});
             uses.push_back({Op::BACKWARD_WEIGHT, N, C, C, false, into});
@@ -449,7 +474,7 @@ class GPT2 final : public Model {
     }
 
     [[noreturn]] void explain_no_memory(const Error &e) {
-        const char *advice = options.recompute < 2 ? "options.recompute = 2, " : "";
+        const char *advice = options.train && options.recompute < 2 ? "options.recompute = 2, " : "";
         fail(LLMC_NO_MEMORY, "%s; to fit: %soptions.head_chunks > %d, or a batch below %d", e.what(), advice, options.head_chunks, B);
     }
 
@@ -470,13 +495,14 @@ class GPT2 final : public Model {
             embedding_forward(compute(), at(residual(0), C), tokens, param(WTE), param(WPE), rows, n, C, nullptr);
         }
         for (int l = 0; l < L; l++) {
-            X *qkv = at(layer(a_.qkv, l, 3 * C), 3 * C), *att = at(layer(a_.att, l, C), C);
-            X *fc = at(layer(a_.fc, l, 4 * C), 4 * C), *activated = at(gelu(l), 4 * C);
+            const int k = kept(l);
+            X *qkv = at(layer(a_.qkv, l, 3 * C), 3 * C), *att = at(layer(a_.att, k, C), C);
+            X *fc = at(layer(a_.fc, k, 4 * C), 4 * C), *activated = at(gelu(l), 4 * C);
             X *before = at(residual(2 * l), C), *between = at(residual(2 * l + 1), C), *after = at(residual(2 * l + 2), C);
             prefetch_next_layer(l);
             {
                 const auto span = lanes.span(COMPUTE, "layernorm 1", l);
-                layernorm_forward(compute(), at(ln1(l), C), at(layer(a_.ln1_mean, l, 1), 1), at(layer(a_.ln1_rstd, l, 1), 1), before, param(LN1W, l),
+                layernorm_forward(compute(), at(ln1(l), C), at(layer(a_.ln1_mean, k, 1), 1), at(layer(a_.ln1_rstd, k, 1), 1), before, param(LN1W, l),
                                   param(LN1B, l), count, C);
             }
             {
@@ -485,7 +511,7 @@ class GPT2 final : public Model {
             }
             {
                 const auto span = lanes.span(COMPUTE, "attention", l);
-                attention_forward(compute(), attention_, att, layer(a_.lse, l, NH) + first * NH, qkv, a_.scratch, rows, n, C, NH);
+                attention_forward(compute(), attention_, att, layer(a_.lse, k, NH) + first * NH, qkv, a_.scratch, rows, n, C, NH);
             }
             {
                 const auto span = lanes.span(COMPUTE, "attproj", l);
@@ -493,7 +519,7 @@ class GPT2 final : public Model {
             }
             {
                 const auto span = lanes.span(COMPUTE, "layernorm 2", l);
-                layernorm_forward(compute(), at(ln2(l), C), at(layer(a_.ln2_mean, l, 1), 1), at(layer(a_.ln2_rstd, l, 1), 1), between, param(LN2W, l),
+                layernorm_forward(compute(), at(ln2(l), C), at(layer(a_.ln2_mean, k, 1), 1), at(layer(a_.ln2_rstd, k, 1), 1), between, param(LN2W, l),
                                   param(LN2B, l), count, C);
             }
             {
@@ -530,7 +556,7 @@ class GPT2 final : public Model {
     void head(const int *targets, float dloss, bool train, Into into) {
         for (int row = 0; row < N; row += chunk_rows_) {
             const int rows = std::min(chunk_rows_, N - row);
-            X *lnf = a_.lnf + int64_t(row) * C, *dlnf = a_.branch + int64_t(row) * C;
+            X *lnf = a_.lnf + int64_t(row) * C;
             {
                 const auto span = lanes.span(COMPUTE, "logits");
                 linear_forward<X>(compute(), a_.logits, lnf, param(WTE), nullptr, rows, C, Vp);
@@ -542,7 +568,7 @@ class GPT2 final : public Model {
             if (!train) continue;
             {
                 const auto span = lanes.span(COMPUTE, "dlnf");
-                linear_backward_input(compute(), dlnf, a_.logits, param(WTE), rows, C, Vp);
+                linear_backward_input(compute(), a_.branch + int64_t(row) * C, a_.logits, param(WTE), rows, C, Vp);
             }
             const auto span = lanes.span(COMPUTE, "dwte");
             linear_backward_weight(compute(), grad(WTE), a_.logits, lnf, rows, C, Vp, row == 0 ? into : Into::ADD);
@@ -638,6 +664,10 @@ class GPT2 final : public Model {
 
     // ---- small things ------------------------------------------------------------------------
 
+    void require_trained(const char *missing) const {
+        if (!options.train) fail(LLMC_UNAVAILABLE, "this model was made with options.train = 0: it has no %s", missing);
+    }
+
     void check_generation_tokens(const int *tokens, int64_t count) const {
         for (int64_t i = 0; i < count; i++) {
             if (unsigned(tokens[i]) >= unsigned(V)) fail(LLMC_INVALID, "token %lld is %d, expected 0 to %d", (long long)i, tokens[i], V - 1);
@@ -658,10 +688,17 @@ class GPT2 final : public Model {
         int64_t element = sizeof(float);
         switch (kind) {
             case LLMC_PARAM: base = reinterpret_cast<char *>(params_), element = sizeof(X); break;
-            case LLMC_GRAD: base = reinterpret_cast<char *>(grads_), element = sizeof(X); break;
-            case LLMC_ADAM_M: base = reinterpret_cast<char *>(m_); break;
-            case LLMC_ADAM_V: base = reinterpret_cast<char *>(v_); break;
+            case LLMC_GRAD:
+                require_trained("gradients");
+                base = reinterpret_cast<char *>(grads_), element = sizeof(X);
+                break;
+            case LLMC_ADAM_M:
+            case LLMC_ADAM_V:
+                require_trained("moments");
+                base = reinterpret_cast<char *>(kind == LLMC_ADAM_M ? m_ : v_);
+                break;
             case LLMC_MASTER:
+                require_trained("master weights");
                 if (!master_) fail(LLMC_UNAVAILABLE, "this model keeps no master weights (they need bf16 precision and options.master_weights)");
                 base = reinterpret_cast<char *>(master_);
                 break;

@@ -41,7 +41,7 @@ class ResultTimeout(LlmcError, TimeoutError):
 
 
 class Unavailable(LlmcError, RuntimeError):
-    """Something optional (a library, a vocabulary, a device feature) is not there."""
+    """Something optional (a library, a vocabulary, a device feature, what a model needs to train) is not there."""
 
 
 class LibraryNotFound(LlmcError, OSError):

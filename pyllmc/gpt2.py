@@ -27,7 +27,8 @@ class GPT2(Inspected):
     batch (B) and seq_len (T) fix the shape of a micro-batch. device: "auto" (CUDA if it can be used, else
     the CPU), "cpu", "cuda", "cuda:N". library: an engine file to use instead of the ones found. Any field of
     llmc_options is a keyword (llmc.h describes them; precision, attention and prefetch take words, such as
-    precision="bf16"); what isn't given has C's default. A misspelt keyword is a TypeError.
+    precision="bf16"); what isn't given has C's default. A misspelt keyword is a TypeError. With train=0 the model
+    evaluates, generates and is saved in a fraction of the memory; what needs gradients or moments is Unavailable.
 
     One thread drives a model; acquire_slot and Slot's methods may be used by a second one beside it, and a Snapshot
     be read by a third. Ctrl-C is heard while it waits; the CPU engine computes in the call itself, so there it is

@@ -60,6 +60,8 @@ class Trainer:
                     f"{name} serves B {loader.B}, T {loader.T}; the model takes B {model.batch}, "
                     f"T {model.seq_len}"
                 )
+        if not model.options.train:
+            raise InvalidArgument("a model made with train=0 has no gradients: a trainer needs one made with train=1")
         world = model.options.world
         self.micro_batches = chosen.micro_batches(model.batch, model.seq_len, world)
         self.tokens_per_step = self.micro_batches * model.batch * model.seq_len * world

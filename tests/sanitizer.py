@@ -43,6 +43,9 @@ def worker(tool, precision):
                         loss = model.step(data[:2, 0], data[:2, 1], lr=1e-3).result().loss
                     model.eval_loss(*data[3])
                     model.generate([1, 2, 3], 5)
+                with pyllmc.GPT2.from_config(config, batch=batch, seq_len=seq_len, device="cuda", train=0, **options) as model:
+                    model.eval_loss(*data[3])
+                    model.generate([1, 2, 3], 5)
                     print(tool, precision, attention, config.channels, loss, flush=True)
 
 

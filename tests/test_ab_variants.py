@@ -31,9 +31,9 @@ def test_words(text, expected):
     "text, part",
     [("steams=1", "did you mean 'streams'"), ("streams", "expected NAME=VALUE"), ("streams=", "expected NAME=VALUE"),
      ("streams=1 streams=4", "given twice"), ("prefetch=hots", "did you mean 'host'"), ("graph=maybe", "a number, on or off"),
-     ("device=1", "no switch is called 'device'"), ("world=2", "no switch"), ("step=3", "no switch"), ("lag=-1", "lag must be"),
-     ("lag=1.5", "lag must be"), ("reference:", "expected reference:PATH"), ("graph='off", "No closing quotation"),
-     ("b=4 batch=8", "batch is given twice")],
+     ("device=1", "no switch is called 'device'"), ("world=2", "no switch"), ("step=3", "no switch"), ("train=0", "no switch"),
+     ("lag=-1", "lag must be"), ("lag=1.5", "lag must be"), ("reference:", "expected reference:PATH"),
+     ("graph='off", "No closing quotation"), ("b=4 batch=8", "batch is given twice")],
 )  # fmt: skip
 def test_wrong_words(text, part):
     with pytest.raises(InvalidArgument, match=part):

@@ -150,7 +150,7 @@ def test_config_out_of_range(lib, field, value):
 
 OPTION_FAULTS = {
     "batch": (0, -1, 2**31 - 1), "seq_len": (0, -1, 9), "device": (-1, 1000), "threads": (-1,),
-    "precision": (-1, 2), "master_weights": (-1, 2), "tf32": (-1, 2), "recompute": (-1, 3), "gelu_fusion": (-1, 3),
+    "train": (-1, 2), "precision": (-1, 2), "master_weights": (-1, 2), "tf32": (-1, 2), "recompute": (-1, 3), "gelu_fusion": (-1, 3),
     "attention": (-1, 3), "head_chunks": (0, -1, 9), "deterministic": (-1, 2), "streams": (0, 2, 3, 5, -4),
     "graph": (-1, 2), "prefetch": (-1, 4), "slots": (1, 0, -1, 1000000), "results": (1, 0, -1, 1000000),
     "tune": (-1, 2), "stress": (-1, 2**31 - 1), "drop_edge": (-2, 1000), "rank": (-1, 1), "world": (0, -1), "zero_stage": (-1, 2),

@@ -99,10 +99,10 @@ std::string attention_prepare(Lane &, const AttentionPlan &plan, int, int, int, 
     return plan.choice == LLMC_ATTENTION_CUDNN ? "attention: cuDNN does not run on a CPU; the engine's own is used" : "";
 }
 
-// Two blocks of scores per thread.
+// A block of scores per thread, and in the backward one of their gradients.
 template <class X>
-size_t attention_scratch_bytes(Lane &lane, const AttentionPlan &, int, int T, int, int) {
-    return sizeof(float) * 2 * size_t(lane.threads) * size_t(std::min<int64_t>(ROWS, T)) * size_t(T);
+size_t attention_scratch_bytes(Lane &lane, const AttentionPlan &plan, int, int T, int, int) {
+    return sizeof(float) * (plan.backward ? 2 : 1) * size_t(lane.threads) * size_t(std::min<int64_t>(ROWS, T)) * size_t(T);
 }
 
 template <class X>
@@ -111,7 +111,7 @@ void attention_forward(Lane &lane, const AttentionPlan &, X *out, float *lse, co
     const float scale = 1.0f / std::sqrt(float(HS));
 #pragma omp parallel num_threads(lane.threads) if (int64_t(B) * T * C >= WORTH_A_TEAM)
     {
-        float *scores = static_cast<float *>(scratch) + omp_get_thread_num() * 2 * block * T;
+        float *scores = static_cast<float *>(scratch) + omp_get_thread_num() * block * T;
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < int64_t(B) * NH; i++) {
             const int64_t b = i / NH, h = i % NH;

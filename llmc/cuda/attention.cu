@@ -66,7 +66,7 @@ std::string attention_prepare(Lane &lane, const AttentionPlan &plan, int B, int 
     State &state = *static_cast<State *>(lane.attention.get());
     if (!state.cudnn) state.cudnn = CudnnAttention::open(lane.stream, why);
     if (!state.cudnn) return "attention: cuDNN is not usable (" + why + ")" + instead;
-    if (!state.cudnn->build(shape, !takes_wgmma<X>(lane, plan, shape), why)) return "attention: cuDNN has no plan for this shape (" + why + ")" + instead;
+    if (!state.cudnn->build(shape, plan.backward && !takes_wgmma<X>(lane, plan, shape), why)) return "attention: cuDNN has no plan for this shape (" + why + ")" + instead;
     return "";
 }
 
@@ -74,8 +74,8 @@ std::string attention_prepare(Lane &lane, const AttentionPlan &plan, int B, int 
 template <class X>
 size_t attention_scratch_bytes(Lane &lane, const AttentionPlan &plan, int B, int T, int C, int NH) {
     const AttentionShape shape = checked(plan, B, T, C, NH);
-    const size_t own = std::max({size_t(B) * NH * T * sizeof(float), column_sum_bytes(B * T, 3 * C),
-                                 takes_wgmma<X>(lane, plan, shape) ? wgmma_attention_scratch_bytes(B, T, NH) : 0});
+    const size_t own = !plan.backward ? 0 : std::max({size_t(B) * NH * T * sizeof(float), column_sum_bytes(B * T, 3 * C),
+                                                      takes_wgmma<X>(lane, plan, shape) ? wgmma_attention_scratch_bytes(B, T, NH) : 0});
     const CudnnAttention *cudnn = std::is_same<X, float>::value ? nullptr : prepared(lane, plan, shape);
     const size_t bytes = cudnn ? std::max(own, cudnn->workspace_bytes(shape)) : own;
     return (bytes + 255) / 256 * 256;

@@ -10,7 +10,7 @@ REFERENCE = "reference:"
 FLAGS = {"on": 1, "off": 0, "true": 1, "false": 0}
 SHORT = {"lr": "learning_rate", "b": "batch", "t": "seq_len"}
 # Of llmc_options and llmc_hyper, what isn't a side's to choose.
-NOT_HERE = ("device", "rank", "world", "comm_id", "step")
+NOT_HERE = ("device", "rank", "world", "comm_id", "step", "train")
 LAG, LIBRARY = "lag", "library"
 
 # Each switch turned off (or to its other values) where it means something; others would compare equals.
