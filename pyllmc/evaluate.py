@@ -101,7 +101,7 @@ def on_questions(args, weights, questions):
 
 def open_model(args, weights, T, most):
     """The GPT2 for rows of T tokens, of which there are no more than `most`."""
-    where = {"seq_len": T, "device": args.device, "tune": 0, "recompute": 2, **pick(args, ENGINE_FIELDS)}
+    where = {"seq_len": T, "device": args.device, "train": 0, "tune": 0, **pick(args, ENGINE_FIELDS)}
     model = weights.load(batch=args.batch or rows_that_fit(weights.config, where, most), **where)
     for note in model.notes():
         remark(note)

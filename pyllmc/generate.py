@@ -54,9 +54,7 @@ def run(args):
     T = min(config.context, -(-(len(prompt) + args.max_new) // ROUND_TO) * ROUND_TO)
     for note in (*weights.notes, *trouble, *cut_note(prompt, T)):
         remark(f"note: {note}")
-    where = {
-        "seq_len": T, "device": args.device, "tune": 0, "recompute": 2, "head_chunks": T, **pick(args, ENGINE_FIELDS),
-    }  # fmt: skip
+    where = {"seq_len": T, "device": args.device, "train": 0, "tune": 0, "head_chunks": T, **pick(args, ENGINE_FIELDS)}
     began = time.perf_counter()
     with weights.load(batch=rows_that_fit(config, where, args.samples), **where) as model:
         load_s = time.perf_counter() - began

@@ -6,11 +6,12 @@ import oracle
 import pytest
 from engine import ADAM_M, ADAM_V, BF16, FP32, GRAD, MASTER, PARAM, Engine, EngineError, ffi, load, tiny_config
 
-from pyllmc import GPT2, Trainer, train_options
+from pyllmc import GPT2, GPT2Config, Trainer, evaluate, generate, train_options
 from pyllmc.ab.variants import known_names
 from pyllmc.checkpoint import write_checkpoint
 from pyllmc.errors import InvalidArgument, StateError, Unavailable
 from pyllmc.profile import options as profile_options
+from pyllmc.shards import write_shard
 
 # (config, B, T). On a GPU a product's algorithm goes by alignment: N*C fills whole 16 bytes, so that layers have the same.
 SHAPES = {
@@ -223,6 +224,26 @@ def test_closing(backend):
     assert model.closed
     with pytest.raises(StateError):
         next(text)
+
+
+# -- who asks for it
+
+
+def test_generate_and_evaluate_ask_for_it(tmp_path, monkeypatch, capsys):
+    config, made, real = GPT2Config(layers=1, heads=1, channels=8, vocab=257, context=64), [], GPT2.__init__
+
+    def noted(self, config, **arguments):
+        real(self, config, **arguments)
+        made.append(self.options)
+
+    write_checkpoint(tmp_path / "m.bin", config, oracle.random_params(config), "fp32")
+    write_shard(tmp_path / "v.bin", np.arange(65).astype(np.uint16))
+    monkeypatch.setattr(GPT2, "__init__", noted)
+    assert generate.main([str(tmp_path / "m.bin"), "ab", "-n", "3", "--device", "cpu"]) == 0
+    assert evaluate.main([str(tmp_path / "m.bin"), "--data", str(tmp_path / "v.bin"), "--device", "cpu"]) == 0
+    capsys.readouterr()
+    assert [options.train for options in made] == [0, 0]
+    assert made[0].head_chunks == made[0].seq_len  # a drawn token has logits of one row of the text
 
 
 def test_trainers_are_not_offered_it():

@@ -25,7 +25,7 @@ def measure(config, context, rounds, rows=1, device="cpu"):
     """(milliseconds of each reading, milliseconds of a token after it, mean of each round), all rows together."""
     prompt = np.random.default_rng(0).integers(0, config.vocab, context)
     seq_len, again, kept = context + AFTER, [], []
-    sizes = {"batch": rows, "seq_len": seq_len, "head_chunks": seq_len, "tune": 0}
+    sizes = {"batch": rows, "seq_len": seq_len, "head_chunks": seq_len, "train": 0, "tune": 0}
     with pyllmc.GPT2.from_config(config, device=device, **sizes) as model:
         for _ in range(rounds):
             marks = [time.perf_counter()]
