@@ -45,11 +45,11 @@ class Schedule:
 
     def __call__(self, step):
         _require(step >= 0, "step", step, "at least 0")
+        # clamped: rounding alone could pass the bounds by a last digit
         if step < self.warmup:
-            return self.lr * (step + 1) / self.warmup
+            return min(self.lr * (step + 1) / self.warmup, self.lr)
         remaining = SHAPES[self.name](step, self.steps, self.warmup)
         floor = self.lr * self.final_fraction
-        # clamped: rounding alone could pass the bounds by a last digit
         return min(max(floor + remaining * (self.lr - floor), 0.0), self.lr)
 
     def __repr__(self):

@@ -4,7 +4,7 @@ import math
 import warnings
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyllmc.errors import InvalidArgument
@@ -38,6 +38,7 @@ def test_shapes_at_known_places():
     fraction=st.floats(0, 1),
     step=st.integers(0, 100),
 )
+@example("cosine", 3.7317996564414817, 1, 36, 1.0, 35)  # lr * 36 / 36 is above lr
 def test_always_finite_and_within_the_peak(name, lr, steps, warmup, fraction, step):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
