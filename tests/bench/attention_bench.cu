@@ -4,7 +4,7 @@
 //
 //   nvcc -std=c++17 -O3 -arch=sm_90a -DLLMC_CUDA -I. -o build/attention_bench tests/bench/attention_bench.cu
 //       llmc/cuda/{attention{,_flash,_flash_fp32,_wgmma,_decode},column_sum}.cu build/cuda/cuda/attention_cudnn.o -ldl   (one line)
-//   build/attention_bench [times [B NH]]   "times": no checks of the large shapes; B NH: of that one alone, T 1024, HS 64
+//   build/attention_bench [times [B NH [T]]]   "times": no checks of the large shapes; B NH: of that one alone, T or 1024, HS 64
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -273,7 +273,7 @@ int main(int argc, char **argv) {
         printf("%s, %d multiprocessors\n", device.name, lane.sms);
 
         if (argc > 3) {
-            shape<bf16>(lane, std::stoi(argv[2]), 1024, std::stoi(argv[3]), 64, false, true);
+            shape<bf16>(lane, std::stoi(argv[2]), argc > 4 ? std::stoi(argv[4]) : 1024, std::stoi(argv[3]), 64, false, true);
             lane.attention.reset();
             return 0;
         }
