@@ -143,7 +143,7 @@ struct Lanes::State {
         capturing = true;
         try {
             body(slot);
-        } catch (const Error &e) {
+        } catch (const std::exception &e) {  // whatever it is, the capture has to be ended
             reason = e.what();
         }
         capturing = false;
