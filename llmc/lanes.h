@@ -89,6 +89,9 @@ class Lanes {
     // kernels on COMPUTE and nothing else: a graph that is a plain chain of kernels is the quickest to launch, where
     // each event in it costs the host microseconds. Edges stand between bodies.
     void run(const GraphKey &key, int slots, const std::function<void(int slot)> &body);
+    // While a timeline is recorded, graphs that have the events of spans in them take the place of the others. Made
+    // here, before the first of several launches; made by run, the device would wait between one and the next.
+    void prepare(const GraphKey &key, const std::function<void(int slot)> &body);
 
     // A step's device time: marks on COMPUTE, read back by result record; NaN if not both were passed.
     void mark_step_start(int record);

@@ -51,19 +51,26 @@ void GPT2<X>::micro_step(int slot, int i, int n) {
         lanes.mark_step_start(record_of(next_ticket_));
     }
     const Into into = i == 0 ? Into::ASSIGN : Into::ADD;
-    forward_batch(slot);
-    lanes.await(TARGETS_READY, slot);
-    lanes.await(MEAN_LOSS_READY);
-    lanes.run({GraphKey::HEAD, slot, i == 0, n}, options.slots,
-              [&](int slot) { head(batches.targets(slot), 1.0f / (float(N) * float(n)), true, into); });
-    lanes.signal(TARGETS_FREE, slot);
-    lanes.signal(TOKEN_LOSSES_READY);
-    lanes.run({GraphKey::BACKWARD, slot, i == 0}, options.slots, [&](int slot) {
+    const GraphKey head_key{GraphKey::HEAD, slot, i == 0, n}, backward_key{GraphKey::BACKWARD, slot, i == 0};
+    const auto run_head = [&](int slot) { head(batches.targets(slot), 1.0f / (float(N) * float(n)), true, into); };
+    const auto run_backward = [&](int slot) {
         backward(into);
         const auto span = lanes.span(COMPUTE, "embedding bwd");
         embedding_backward(compute(), grad(WTE), grad(WPE), a_.dresidual, batches.inputs(slot), batches.index(slot), B, T, C, V,
                            config.context, into);
-    });
+    };
+    if (timeline_) {
+        lanes.prepare({GraphKey::FORWARD, slot}, [&](int slot) { forward(batches.inputs(slot), 0, B, T); });
+        lanes.prepare(head_key, run_head);
+        lanes.prepare(backward_key, run_backward);
+    }
+    forward_batch(slot);
+    lanes.await(TARGETS_READY, slot);
+    lanes.await(MEAN_LOSS_READY);
+    lanes.run(head_key, options.slots, run_head);
+    lanes.signal(TARGETS_FREE, slot);
+    lanes.signal(TOKEN_LOSSES_READY);
+    lanes.run(backward_key, options.slots, run_backward);
     lanes.signal(INPUTS_FREE, slot);
     // The mean is made beside the backward pass; compute waits for it before the gate, and before the
     // next classifier overwrites what it reads.

@@ -1,4 +1,4 @@
-"""Counts CUDA runtime calls by name while a block of code runs, through CUPTI's callback API.
+"""Names CUDA runtime calls while a block of code runs, through CUPTI's callback API.
 
 CUPTI sees the calls of a statically linked runtime too, which preloading a library would not.
 """
@@ -27,16 +27,17 @@ def _load():
 
 
 @contextlib.contextmanager
-def counted():
-    """Yields a Counter of runtime call names ("cudaStreamSynchronize_v3020" counts as without its suffix)."""
+def listed():
+    """Yields a list that holds, once the block is left, the names of its runtime calls in their order
+    ("cudaStreamSynchronize_v3020" without its suffix)."""
     cupti = _load()
-    calls = Counter()
+    calls = []
     names = {}
 
     def on_call(_data, domain, call, info):
         site = ctypes.cast(info, ctypes.POINTER(ctypes.c_int))[0]
         if site == ENTER:
-            calls[call] += 1
+            calls.append(call)
             if call not in names:
                 text = ctypes.c_char_p()
                 cupti.cuptiGetCallbackName(domain, ctypes.c_uint32(call), ctypes.byref(text))
@@ -50,11 +51,19 @@ def counted():
             raise OSError(f"CUPTI {what} failed with status {status}")
 
     need(cupti.cuptiSubscribe(ctypes.byref(subscriber), callback, None), "subscribe")
-    by_name = Counter()
+    by_name = []
     try:
         need(cupti.cuptiEnableDomain(1, subscriber, RUNTIME_API), "enable")
         yield by_name
     finally:
         cupti.cuptiUnsubscribe(subscriber)
-        for call, count in calls.items():
-            by_name[names[call]] += count
+        by_name += [names[call] for call in calls]
+
+
+@contextlib.contextmanager
+def counted():
+    """Yields a Counter, which holds the same names once the block is left."""
+    counts = Counter()
+    with listed() as names:
+        yield counts
+    counts.update(names)

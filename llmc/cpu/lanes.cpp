@@ -61,6 +61,7 @@ void Lanes::await(Edge, int) { state_->delay(); }
 bool Lanes::host_await(Edge, int, int) { return true; }
 std::unique_lock<std::mutex> Lanes::hold() { return {}; }  // nothing is captured here
 void Lanes::run(const GraphKey &key, int, const std::function<void(int)> &body) { body(key.slot); }
+void Lanes::prepare(const GraphKey &, const std::function<void(int)> &) {}
 void Lanes::synchronize() {}
 
 void Lanes::mark_step_start(int record) {

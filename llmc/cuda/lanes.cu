@@ -97,7 +97,8 @@ struct Lanes::State {
     bool capturing = false;
     bool graphs = false;
     std::map<GraphKey, GraphPtr> captured;
-    std::vector<GraphPtr> recorded; // graphs with span events in them, alive until the next recording
+    std::map<GraphKey, GraphPtr> prepared;  // graphs with span events in them, until they are launched
+    std::vector<GraphPtr> recorded; // and from then on until the next recording
 
     struct Recorded {
         std::string name;
@@ -166,6 +167,7 @@ struct Lanes::State {
     }
     ~State() {
         captured.clear();
+        prepared.clear();
         recorded.clear();
         for (Lane &lane : lanes) {
             lane.blas.reset();
@@ -286,14 +288,21 @@ void Lanes::run(const GraphKey &key, int slots, const std::function<void(int)> &
             each.slot = slots - 1;
             if (GraphPtr graph = s.capture(*this, each.slot, body)) s.captured[each] = std::move(graph);
         }
-    } else if (s.recording) {  // a graph with the events of spans in it
-        GraphPtr graph = s.capture(*this, key.slot, body);
-        if (!graph) return body(key.slot);
-        cuda_check(cudaGraphLaunch(graph.get(), stream), "launching a captured step");
-        s.recorded.push_back(std::move(graph));
+    } else if (s.recording) {
+        prepare(key, body);  // if nobody has
+        const auto ready = s.prepared.extract(key);
+        if (!ready) return body(key.slot);
+        cuda_check(cudaGraphLaunch(ready.mapped().get(), stream), "launching a captured step");
+        s.recorded.push_back(std::move(ready.mapped()));
     } else {
         cuda_check(cudaGraphLaunch(found->second.get(), stream), "launching a captured step");
     }
+}
+
+void Lanes::prepare(const GraphKey &key, const std::function<void(int)> &body) {
+    State &s = *state_;
+    if (!s.recording || !s.graphs || !s.captured.count(key) || s.prepared.count(key)) return;
+    if (GraphPtr graph = s.capture(*this, key.slot, body)) s.prepared[key] = std::move(graph);
 }
 
 void Lanes::mark_step_start(int record) {
@@ -348,6 +357,7 @@ void Lanes::record_timeline(bool on) {
         }
         s.spans.clear();
         s.span_events_used = 0;
+        s.prepared.clear();
         s.recorded.clear();
         cuda_check(cudaEventRecord(s.origin.get(), s.lanes[COMPUTE].stream), "marking the timeline's origin");
     }
