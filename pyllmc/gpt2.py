@@ -321,7 +321,7 @@ class GPT2(Inspected):
             rate = self._default_hyper.learning_rate if lr is None else lr
             try:
                 self._hyper.learning_rate = rate
-            except TypeError:
+            except (TypeError, ValueError, OverflowError):
                 options.fill(self._hyper, {"learning_rate": rate})  # says what is wrong, or takes it all the same
         if given.get("step") is None:
             self._hyper.step = self.updates + 1
