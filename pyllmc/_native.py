@@ -265,8 +265,8 @@ class Handle:
 
     def _run(self, function, verb, args):
         mine = threading.get_ident()
-        self._busy.append(mine)  # before the look at _closed: close() then sees this call, or this call close()
         try:
+            self._busy.append(mine)  # before the look at _closed: close() then sees this call, or this call close()
             if self._closed:
                 raise StateError(f"{verb}: the model is closed")
             return function(verb, self._model, *args)

@@ -484,6 +484,23 @@ def test_close_waits_for_another_threads_call():
     del held
 
 
+class Struck(list):
+    """Ctrl-C comes as soon as an item is in it."""
+
+    def append(self, item):
+        super().append(item)
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_call_does_not_keep_the_memory():
+    model = make()
+    model.handle._busy = Struck()
+    with pytest.raises(KeyboardInterrupt):
+        model.synchronize()
+    model.close()
+    assert model.handle._model is None
+
+
 def test_interrupt_reaches_a_wait():
     """Ctrl-C in a wait that never ends; another thread goes on meanwhile, and the model is usable after."""
     with make() as model:
