@@ -1,5 +1,6 @@
 """How a program of this package ends: an exit status, and one sentence on stderr for what ended it early."""
 
+import _thread
 import contextlib
 import signal
 import sys
@@ -19,7 +20,7 @@ def status_of(program, body, interrupted, unread="nobody reads the output"):
     reader of stdout that is gone (as after "| head"). interrupted, unread: what to say then. Warnings become notes."""
     try:
         _startup.over()
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), interrupt_repeated():
             warnings.showwarning = lambda text, *_, **__: print(f"note: {text}", file=sys.stderr)
             return body()
     except KeyboardInterrupt:
@@ -31,6 +32,27 @@ def status_of(program, body, interrupted, unread="nobody reads the output"):
     except (LlmcError, OSError) as error:
         print(f"{program}: {one_line(sentence(error))}", file=sys.stderr)
         return BAD_INPUT
+
+
+@contextlib.contextmanager
+def interrupt_repeated():
+    """Ctrl-C may come while Python runs a weak reference's callback or a finalizer, where an exception is printed and
+    lost: it comes again then, a moment later, until it meets the program itself."""
+    before = sys.unraisablehook
+
+    def hook(lost):
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            before(lost)
+            return
+        again = threading.Timer(0.01, _thread.interrupt_main)  # not from here: this is still inside of the callback
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextlib.contextmanager

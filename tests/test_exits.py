@@ -3,7 +3,10 @@
 import errno
 import os
 import signal
+import sys
 import threading
+import time
+import weakref
 
 import hf_folder
 import pytest
@@ -91,6 +94,36 @@ def test_ctrl_c_waits_for_the_block_to_ask():
             assert not interrupted() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_that_python_loses_comes_again(capsys):
+    """In the callback of a weak reference an exception is printed and forgotten."""
+
+    class Thing:
+        pass
+
+    def body():
+        thing = Thing()
+        kept = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
+        del thing
+        for _ in range(1000):
+            time.sleep(0.01)
+        return kept
+
+    def other():
+        thing = Thing()
+        kept = weakref.ref(thing, lambda _: 1 / 0)
+        del thing
+        return kept and 0
+
+    before, sys.unraisablehook = sys.unraisablehook, lambda lost: print(lost.exc_type.__name__, file=sys.stderr)
+    try:
+        assert status_of("p", body, "stopped") == 130
+        assert capsys.readouterr().err == "\np: stopped\n"
+        assert status_of("p", other, "stopped") == 0
+        assert capsys.readouterr().err == "ZeroDivisionError\n"
+    finally:
+        sys.unraisablehook = before
 
 
 def test_no_other_thread_holds_ctrl_c():
