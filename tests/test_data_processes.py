@@ -151,3 +151,21 @@ def test_a_bar_on_a_terminal_only(source, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "tqdm", None)
     with command.bar() as show:
         show(1, 2)
+
+
+def test_ctrl_c_meets_no_worker_that_just_starts():
+    """Not the first of them either, before which multiprocessing starts a process of its own."""
+    code = """
+import signal
+from pyllmc.data.workers import Worker
+if __name__ == "__main__":
+    for _ in range(2):
+        worker = Worker(None)
+        status = dict(line.split(":", 1) for line in open(f"/proc/{worker._process.pid}/status"))
+        print(int(status["SigBlk"], 16) >> signal.SIGINT - 1 & 1)
+        worker.end()
+    print(len(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("1\n1\n0\n", "")

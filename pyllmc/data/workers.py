@@ -7,6 +7,7 @@ import queue
 import signal
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import resource_tracker
 
 from ..errors import StateError
 from .encode import encode_range
@@ -101,6 +102,7 @@ class Worker:
 @contextlib.contextmanager
 def interrupts_held():
     """A worker that is started in here inherits it: Ctrl-C must not meet it before it has said what it does then."""
+    resource_tracker.ensure_running()  # what the first start would do in here, and let signals through again after it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
