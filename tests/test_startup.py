@@ -1,4 +1,4 @@
-"""Ctrl-C while a program of the package still imports, and signals of programs that import the package."""
+"""Ctrl-C and missing packages while a program of the package still imports, and programs that import the package."""
 
 import functools
 import os
@@ -98,3 +98,19 @@ def test_ctrl_c_at_any_moment(environment, tmp_path, milliseconds):
     ours = re.findall(rf'File "{re.escape(str(PACKAGE))}/(.*)", line (\d+)', said)
     later = [(name, line) for name, line in ours if name != "_startup.py" and (name != "__init__.py" or int(line) > first)]
     assert started.returncode in (1, -signal.SIGINT) and not later, said
+
+
+@pytest.mark.parametrize("name", ["train", "generate", "evaluate", "convert", "plot", "data", "ab", "profile"])
+def test_a_python_without_the_packages_is_told_in_one_line(environment, name):
+    """-S: no site-packages, as the system's Python has none in a shell whose virtual environment isn't active."""
+    done = python(environment, "-S", "-m", f"pyllmc.{name}", "--help")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert re.match(rf"pyllmc\.{name}: {re.escape(sys.executable)} has no package numpy: .*activate.* make\n", done.stderr)
+
+
+def test_other_errors_and_other_programs_are_shown_as_ever(environment, tmp_path):
+    done = python(environment, "-S", "-c", "import pyllmc")
+    assert done.returncode == 1 and done.stderr.endswith("ModuleNotFoundError: No module named 'numpy'\n")
+    (tmp_path / "numpy.py").write_text("1 / 0")
+    done = python(environment, "-S", "-m", "pyllmc.train")
+    assert done.returncode == 1 and done.stderr.endswith("ZeroDivisionError: division by zero\n")
