@@ -8,11 +8,11 @@ import sys
 
 
 def started_program():
-    """The module of this package that is being started, such as "pyllmc.train"; "" in any other program."""
+    """The module of this package that is being started, such as "pyllmc.train", or the package itself; "" in any other program."""
     if sys.argv[:1] != ["-m"]:  # which Python has there until the module is found, its package being imported
         return ""
     name = "".join(sys.orig_argv[-len(sys.argv) :][:1]).removeprefix("-m")
-    return name if name.startswith(f"{__package__}.") else ""
+    return name if name == __package__ or name.startswith(f"{__package__}.") else ""
 
 
 def stop(number, frame):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pyllmc.__main__ import COMMANDS
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "pyllmc"
 # Python imports it by itself, before anything else: Ctrl-C at the moment when a module is asked for
@@ -100,12 +102,12 @@ def test_ctrl_c_at_any_moment(environment, tmp_path, milliseconds):
     assert started.returncode in (1, -signal.SIGINT) and not later, said
 
 
-@pytest.mark.parametrize("name", ["train", "generate", "evaluate", "convert", "plot", "data", "ab", "profile"])
+@pytest.mark.parametrize("name", ["pyllmc", *(f"pyllmc.{name}" for name in COMMANDS)])
 def test_a_python_without_the_packages_is_told_in_one_line(environment, name):
     """-S: no site-packages, as the system's Python has none in a shell whose virtual environment isn't active."""
-    done = python(environment, "-S", "-m", f"pyllmc.{name}", "--help")
+    done = python(environment, "-S", "-m", name, "--help")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-    assert re.match(rf"pyllmc\.{name}: {re.escape(sys.executable)} has no package numpy: .*activate.* make\n", done.stderr)
+    assert re.match(rf"{re.escape(name)}: {re.escape(sys.executable)} has no package numpy: .*activate.* make\n", done.stderr)
 
 
 def test_other_errors_and_other_programs_are_shown_as_ever(environment, tmp_path):
