@@ -90,7 +90,10 @@ class GPT2Config:
                     f"heads of {head_size}; nearest usable: gpt3:c4096, gpt3:c12288"
                 )
             return cls(layers, channels // head_size, channels, GPT2_VOCAB, 2048)
-        raise InvalidArgument(f"unknown model descriptor {text!r}: {nearest(text, descriptors())}")
+        family = [name for name in descriptors() if found and name.startswith("gpt3:") == bool(found[2])]
+        number = found and int(found[1] or found[2])
+        wanted = min(family, key=lambda name: abs(int(re.sub(r".*\D", "", name)) - number)) if found else text
+        raise InvalidArgument(f"unknown model descriptor {text!r}: {nearest(wanted, descriptors())}")
 
 
 # layers: (channels, heads)

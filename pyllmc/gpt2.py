@@ -1,5 +1,6 @@
 """A GPT-2 on an engine: made, trained, evaluated, sampled and saved from Python."""
 
+import os
 import types
 import weakref
 from collections import deque
@@ -78,8 +79,13 @@ class GPT2(Inspected):
         """The model in an llm.c checkpoint, fp32 or bf16 (widened exactly, or taken as it is); arguments as
         GPT2's own.
 
-        Raises FormatError for a damaged file, OSError for an unreadable one.
+        Raises FormatError for a damaged file, OSError for an unreadable one, InvalidArgument for a folder.
         """
+        if os.path.isdir(path):
+            raise InvalidArgument(
+                f"{path}: a folder, expected a checkpoint such as a run's model_00001000.bin; GPT2.from_pretrained reads "
+                "Hugging Face's folders"
+            )
         config, _ = peek_checkpoint(path)
         model = cls(config, **arguments)
         return model._filled_from(iter_checkpoint(path))

@@ -14,6 +14,7 @@ from .atomic import UMASK, atomic_write, sync_folder
 from .errors import FormatError, InvalidArgument, nearest
 from .hf_config import CONFIG, as_json, config_files, read_config, read_json, special_ids
 from .hf_tokenizer import copied_files, tokenizer_files
+from .hub_names import hint
 from .lazy import Source
 from .safetensors_file import CODE_OF, LAYOUT, read_safetensors, write_safetensors
 from .state_dict import LINEAR, arrange, entries, listed, plain_names
@@ -32,7 +33,8 @@ def read_pretrained(folder):
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise InvalidArgument(f"{folder}: no such folder; expected one with {CONFIG} and {WEIGHTS} on this machine")
+        found = "a file, which GPT2.from_checkpoint reads if it is llm.c's" if folder.is_file() else "no such folder"
+        raise InvalidArgument(f"{folder}: {found}, expected one with {CONFIG} and {WEIGHTS} on this machine{hint(folder)}")
     config, tied = read_config(folder)
     params, rows, dtype = arrange(plain_names(read_weights(folder), folder), config, folder, conv1d=True, tied=tied)
     return Source("Hugging Face folder", config, dtype, params, rows)

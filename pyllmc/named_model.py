@@ -6,6 +6,7 @@ from pathlib import Path
 
 from .config import GPT2Config
 from .errors import InvalidArgument
+from .hub_names import hint
 from .weights import find_weights
 
 
@@ -27,4 +28,8 @@ def named_model(text, shape):
         if shape:
             raise InvalidArgument(f"--{next(iter(shape))} can't change the weights in {text}")
         return Path(os.path.abspath(text)).stem, weights.config, weights
-    return text.replace(":", "-"), dataclasses.replace(GPT2Config.from_descriptor(text), **shape), None
+    try:
+        config = GPT2Config.from_descriptor(text)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{text}: no such file or folder{hint(text) or f'; {error}'}") from None
+    return text.replace(":", "-"), dataclasses.replace(config, **shape), None

@@ -11,6 +11,7 @@ from .errors import InvalidArgument
 from .gpt2 import GPT2
 from .hf import read_pretrained
 from .hf_config import CONFIG, read_config
+from .hub_names import hint
 
 MAX_ROWS = 16  # beyond it more rows side by side save little
 
@@ -42,6 +43,8 @@ def find_weights(name):
     Raises InvalidArgument for a folder without weights, FormatError for a damaged file, OSError for none.
     """
     path = Path(name)
+    if not path.exists() and hint(name):
+        raise InvalidArgument(f"{name}: no such file or folder{hint(name)}")
     if not path.is_dir():
         return Weights(path, path.parent, peek_checkpoint(path)[0])
     step, found, notes = run_state.find(path, weights_only=True)

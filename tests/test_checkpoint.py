@@ -142,5 +142,6 @@ def test_descriptors():
     assert all(GPT2Config.from_descriptor(name).vocab == 50257 for name in descriptors())
     with pytest.raises(InvalidArgument, match="5140 channels do not divide into heads of 128"):
         GPT2Config.from_descriptor("gpt3:c5140")
-    with pytest.raises(InvalidArgument, match=r"did you mean 'd\d+'.*d12"):
-        GPT2Config.from_descriptor("d13")
+    for wrong, close in {"d13": "d12", "gpt2:d50": "d48", "gpt3:c800": "gpt3:c768", "gpt3:c9": "gpt3:c384", "D12": "d12"}.items():
+        with pytest.raises(InvalidArgument, match=rf"did you mean '{close}'.*d12"):
+            GPT2Config.from_descriptor(wrong)

@@ -294,7 +294,8 @@ def test_a_terminal_gets_no_control_characters():
 
 @pytest.mark.parametrize(
     "words, part",
-    [(["none.bin"], "none.bin: no such file or folder"), (["."], r"holds no model: expected .* found bad.bin"), (["bad.bin"], "bad.bin"),
+    [(["none.bin"], "none.bin: no such file or folder"), (["gpt2"], "gpt2: no such file or folder: nothing is downloaded, so fetch"),
+     (["."], r"holds no model: expected .* found bad.bin"), (["bad.bin"], "bad.bin"),
      (["RUN", "a", "b"], "2 words follow the model: a prompt of several words needs quotes"),
      (["RUN", "a", "-p", "x"], "exclude each other"), (["RUN", "-p", "none.txt"], "none.txt"), (["RUN", "-n", "-1"], "from 0 to"),
      (["RUN", "-n", "1.5"], "whole number"), (["RUN", "--temperature", "-1"], "0 or more"), (["RUN", "--temperature", "nan"], "0 or more"),

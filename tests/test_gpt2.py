@@ -345,6 +345,10 @@ def test_unreadable_checkpoints(tmp_path):
         GPT2.from_checkpoint(tmp_path / "bad.bin", batch=1, seq_len=4, device="cpu")
     with pytest.raises(FileNotFoundError):
         GPT2.from_checkpoint(tmp_path / "none.bin", batch=1, seq_len=4, device="cpu")
+    with pytest.raises(InvalidArgument, match="a folder, expected a checkpoint .*from_pretrained"):
+        GPT2.from_checkpoint(tmp_path, batch=1, seq_len=4, device="cpu")
+    with pytest.raises(InvalidArgument, match=r"bad.bin: a file, which GPT2.from_checkpoint reads"):
+        GPT2.from_pretrained(tmp_path / "bad.bin", batch=1, seq_len=4, device="cpu")
     with pytest.raises(InvalidArgument, match="unknown model descriptor 'd13'.*d12"):
         GPT2.from_descriptor("d13", batch=1, seq_len=4, device="cpu")
 

@@ -99,7 +99,10 @@ def test_profile_takes_them(run, folder, capsys, monkeypatch, model, same):
 @pytest.mark.parametrize("model, part", [
     ("empty", "empty holds no model: expected model_SSSSSSSS.bin of a run, or config.json"),
     ("t5", "model_type is 't5', expected 'gpt2'"), ("gone/", "gone: no such file or folder"), ("gone.bin", "gone.bin: no such"),
-    ("half", "half: neither model.safetensors nor"), ("d13", "unknown model descriptor 'd13'"),
+    ("half", "half: neither model.safetensors nor"),
+    ("d13", "d13: no such file or folder; unknown model descriptor 'd13': did you mean 'd12'?"),
+    ("run_", "run_: no such file or folder; unknown"), ("gpt2", "gpt2: no such file or folder: nothing is downloaded, so fetch"),
+    ("openai-community/gpt2-xl", "the folder of openai-community/gpt2-xl from Hugging Face first"),
 ])  # fmt: skip
 def test_what_is_no_model_is_one_sentence(here, capsys, program, words, model, part):  # noqa: F811
     (here / "empty").mkdir()
