@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from .errors import nearest
 from .monitor import GpuReading
 
 
@@ -25,7 +26,17 @@ class StepReport:
 
 
 class Callbacks:
-    """What a trainer tells. Override what you need; each is called in the thread that runs the trainer."""
+    """What a trainer tells. Override what you need; each is called in the thread that runs the trainer.
+
+    A subclass with another method named on_… raises TypeError: nobody would ever call it.
+    """
+
+    def __init_subclass__(cls, **keywords):
+        super().__init_subclass__(**keywords)
+        events = [name for name in vars(Callbacks) if name.startswith("on_")]
+        for name in vars(cls):
+            if name.startswith("on_") and name not in events:
+                raise TypeError(f"{cls.__name__}.{name}: a trainer tells no such thing: {nearest(name, events)}")
 
     def on_start(self, trainer):
         """Before the first update of run(); an exception here ends it."""
@@ -50,3 +61,14 @@ class Callbacks:
 
     def on_note(self, text):
         """A sentence: the engine fell back, a resumed run lacked something, an optional part failed."""
+
+
+def checked(given):
+    """A Trainer's callbacks as a tuple. Raises TypeError for what isn't made of Callbacks."""
+    alone = isinstance(given, (Callbacks, type)) or not hasattr(given, "__iter__")
+    found = (given,) if alone else tuple(given)
+    for one in found:
+        if not isinstance(one, Callbacks):
+            made = f"the class {one.__name__}, which lacks ()" if isinstance(one, type) else repr(one)
+            raise TypeError(f"callbacks: expected objects of pyllmc.Callbacks' subclasses, got {made}")
+    return found

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import flops, options, peaks, run_state, rundir
-from .callbacks import StepReport
+from .callbacks import StepReport, checked
 from .checkpoint_writer import CheckpointWriter
 from .errors import InvalidArgument, LlmcError, sentence
 from .evaluation import Questions, accuracy
@@ -45,7 +45,7 @@ class RunResult:
 class Trainer:
     """Trains `model` on the batches of a TokenLoader, whose B and T are the model's.
 
-    val_loader is used for validation only. callbacks: Callbacks objects. The other keywords are the fields
+    val_loader is used for validation only. callbacks: one of Callbacks, or several. The other keywords are the fields
     of Settings. Everything is checked, and a resumed state is loaded, before the constructor returns: then
     first_step, steps and schedule say what run() will do, and peak what utilisation is measured against.
     """
@@ -53,7 +53,7 @@ class Trainer:
     def __init__(self, model, train_loader, val_loader=None, *, callbacks=(), **settings):
         self.settings = chosen = Settings.checked(settings)
         self.model, self.loader, self.val_loader = model, train_loader, val_loader
-        self.callbacks = tuple(callbacks)
+        self.callbacks = checked(callbacks)
         for name, loader in (("train_loader", train_loader), ("val_loader", val_loader)):
             if loader is not None and (loader.B, loader.T) != (model.batch, model.seq_len):
                 raise InvalidArgument(
