@@ -47,6 +47,11 @@ def run(args):
         raise InvalidArgument(f"--stop-id {max(args.stop_id)} is outside the model's vocabulary of {config.vocab}")
     raw, where = read_prompt(given, args.prompt_file)
     encoded, trouble = ids_of(vocabulary, raw, where, args.tokenizer == "auto", missing)
+    if max(encoded, default=0) >= config.vocab:
+        raise InvalidArgument(
+            f"the tokenizer {vocabulary.name} makes token {max(encoded)} of {where}, beyond the model's vocabulary of "
+            f"{config.vocab}: --tokenizer names the one it was trained with"
+        )
     prompt = encoded or vocabulary.beginning()
     if args.stop and missing:
         trouble.append("--stop texts are not looked for among ids: --stop-id takes a token")

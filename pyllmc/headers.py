@@ -22,6 +22,11 @@ class Kind:
     remedy: str
     made_by: str = ""
 
+    @property
+    def one(self):
+        """The name with its article."""
+        return f"{'an' if self.name[0] in 'aeiou' else 'a'} {self.name}"
+
 
 CHECKPOINT = Kind(
     "model checkpoint", 20240326, (3, 5),
@@ -54,7 +59,7 @@ def read_header(file, path, kind):
         _check_magic(raw, path, kind)
     if len(raw) < HEADER_BYTES:
         raise FormatError(
-            f"{path}: {len(raw)} bytes, too short for the {HEADER_BYTES}-byte header of a {kind.name}"
+            f"{path}: {len(raw)} bytes, too short for the {HEADER_BYTES}-byte header of {kind.one}"
         )
     header = np.frombuffer(raw, "<i4")
     version = int(header[1])
@@ -73,14 +78,14 @@ def _check_magic(raw, path, kind):
     swapped = int.from_bytes(raw[:4], "big", signed=True)
     for other in KINDS:
         if magic == other.magic:
-            raise FormatError(f"{path}: expected a {kind.name}, but this is a {other.name} (magic {magic})")
+            raise FormatError(f"{path}: expected {kind.one}, but this is {other.one} (magic {magic})")
         if swapped == other.magic:
             raise FormatError(
-                f"{path}: a {other.name} with swapped bytes (magic {swapped} read as {magic}): it was "
+                f"{path}: {other.one} with swapped bytes (magic {swapped} read as {magic}): it was "
                 "written on a big-endian machine; these files are little-endian"
             )
     raise FormatError(
-        f"{path}: not a {kind.name}: it starts with {bytes(raw[:4])!r} ({magic}), expected magic {kind.magic}"
+        f"{path}: not {kind.one}: it starts with {bytes(raw[:4])!r} ({magic}), expected magic {kind.magic}"
         + (f"; {kind.made_by}" if kind.made_by else "")
     )
 

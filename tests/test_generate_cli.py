@@ -316,6 +316,12 @@ def test_bad_input_is_one_sentence_and_status_2(run, call, tmp_path, monkeypatch
     assert re.search(part, err) and re.fullmatch(r"pyllmc\.generate: .+\n", err), err
 
 
+def test_a_prompt_in_another_model_s_tokens(call, golden):
+    status, out, err = call(golden / "tiny_fp32.bin", "Hello", "--tokenizer", golden / "gpt2_tokenizer.bin")
+    wanted = "makes token 15496 of the prompt, beyond the model's vocabulary of 257: --tokenizer names the one it was trained with"
+    assert (status, out) == (2, "") and err.endswith(f"{wanted}\n") and err.count("\n") == 1
+
+
 def test_weights_that_are_no_numbers(call, tmp_path):
     """NUM-15: an error and not the last id for ever."""
     with GPT2.from_config(GPT2Config(1, 1, 8, 257, 16), batch=1, seq_len=8, device="cpu") as model:

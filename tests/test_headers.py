@@ -45,6 +45,12 @@ def test_a_neighbouring_format_is_named(kind, other):
         READERS[kind][0](READERS[other][1])
 
 
+def test_an_optimizer_state_is_named_too(tmp_path):
+    path = altered(tmp_path, MICRO / "micro_fp32.bin", {0: 20240527})
+    with pytest.raises(FormatError, match="expected a model checkpoint, but this is an optimizer state"):
+        READERS["model checkpoint"][0](path)
+
+
 @pytest.mark.parametrize("kind", READERS)
 def test_swapped_bytes_are_recognised(kind, tmp_path):
     reader, source = READERS[kind]
