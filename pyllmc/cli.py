@@ -94,7 +94,7 @@ class Parser(argparse.ArgumentParser):
                 getattr(given, row.name).extend(row.kind(word) for word in unknown if not word.startswith("-"))
                 unknown = [word for word in unknown if word.startswith("-")]
         if unknown:
-            self._unknown(unknown[0])
+            self._unknown(unknown[0], words)
         if further:
             given = argparse.Namespace(**{**further(given), **vars(given)})
         kind = kind_of(given) if kind_of else ""
@@ -111,11 +111,16 @@ class Parser(argparse.ArgumentParser):
                 return
             is_flag = word[:1] == "-" and word[1:2].isalpha() and " " not in word  # as argparse sees it
             if is_flag and word.split("=")[0] not in flags:
-                self._unknown(word)
+                self._unknown(word, words)
 
-    def _unknown(self, word):
+    def _unknown(self, word, words):
         if word.startswith("-"):
             hint = near(word, self._flags())
+        elif not self._rows:
+            hint = ""
+        elif word == words[0]:
+            row = self._rows[0]
+            hint = f"an option before it says what it is, such as {row.flags.split()[-1]} {row.metavar}"
         else:
             hint = "a pattern needs quotes, or the shell makes several words of it"
         self.error(f"unknown argument {word!r}" + (f": {hint}" if hint else ""))

@@ -13,13 +13,16 @@ import pytest
 from test_native import run_python
 
 from pyllmc import _find, train
+from pyllmc.ab import command as ab
 from pyllmc.callbacks import StepReport
 from pyllmc.cli import Parser
 from pyllmc.config import GPT2Config
 from pyllmc.console import has_size, step_text
+from pyllmc.data import __main__ as data
 from pyllmc.errors import OutOfMemory
 from pyllmc.gpt2 import GPT2
 from pyllmc.monitor import GpuReading
+from pyllmc.profile import __main__ as profile
 from pyllmc.rundir import find_latest_complete, read_json_log, read_main_log
 from pyllmc.shards import write_shard
 from pyllmc.train_options import GROUPS
@@ -146,6 +149,18 @@ def test_bad_input_is_one_sentence_and_status_2(here, capsys, words, part):
     assert status == 2, (out, err)
     assert re.search(part, err) and re.fullmatch(r"pyllmc\.train: .+\n", err), err
     assert not list(here.glob("runs/*"))
+
+
+@pytest.mark.parametrize("program, words, hint", [
+    (train, "text.txt", "an option before it says what it is, such as --data FILE"), (train, "-x 3 text.txt", "a pattern needs quotes"),
+    (ab, "run", "such as --a WORDS"), (profile, "run", "such as --model MODEL"), (data, "list x", "'x' (--help lists the options)"),
+])  # fmt: skip
+def test_a_word_without_an_option(here, capsys, program, words, hint):
+    with pytest.raises(SystemExit) as ended:
+        program.main(words.split())
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == "" and hint in said.err and said.err.count("\n") == 1
 
 
 def test_shards_for_text_and_text_for_shards(shards, here, capsys):
