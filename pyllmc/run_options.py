@@ -32,6 +32,8 @@ def in_force(args, trainer):
         batch=model.batch, seq_len=model.seq_len, steps=trainer.steps, lr=trainer.schedule.lr, result_lag=trainer.result_lag,
         device=model.device,
     )  # fmt: skip
+    if not args.hellaswag:
+        del found["hellaswag_data"]
     if args.model is None:
         found.update({name: getattr(model.config, name) for name in ("layers", "heads", "channels")})
     return {row.name: _plain(row, found[row.name]) for row in ROWS if found.get(row.name) is not None}

@@ -15,7 +15,9 @@ from pyllmc.evaluation import accuracy
 from pyllmc.formats import write_multiple_choice
 from pyllmc.history import read_history
 from pyllmc.multiple_choice import Example
+from pyllmc.options_file import read_options
 from pyllmc.rundir import find_latest_complete, read_json_log, read_main_log
+from pyllmc.train_options import ROWS
 from pyllmc.trainer import Trainer
 
 DEFAULT = "dev/data/hellaswag/hellaswag_val.bin"  # where llm.c looks, from the working folder
@@ -67,6 +69,8 @@ def test_it_changes_nothing_in_training(here, shards, capsys):  # noqa: F811
         assert call(capsys, *shards, *TINY, "--vocab", 50, "-v", 1, *words, "-o", folder, "--no-plot")[0] == 0
     losses = {f: [r["loss"] for r in read_json_log(f"{f}/log.jsonl") if r["kind"] == "train"] for f in ("with", "without")}
     assert losses["with"] == losses["without"]
+    kept = {folder: read_options(f"{folder}/run.toml", ROWS).get("hellaswag_data") for folder in losses}
+    assert kept == {"with": str(here / "e.bin"), "without": None}
     assert read_main_log("with/main.log")["eval"] and not read_main_log("without/main.log")["eval"]
     weights = [open(f"{folder}/model_00000004.bin", "rb").read() for folder in losses]
     assert weights[0] == weights[1]

@@ -76,7 +76,7 @@ def test_a_run_repeated_from_its_folder(here, capsys, monkeypatch):  # noqa: F81
     assert results(here / "runs/x")[1] != results(here / "runs/z")[1]
     assert (here / "runs/x/run.toml").read_bytes() == (here / "runs/y/run.toml").read_bytes()
     found = read_options(here / "runs/x/run.toml", ROWS)
-    assert {"output", "resume", "config", "rank"}.isdisjoint(found) and found["data"] == str(here / "text.txt")
+    assert {"output", "resume", "config", "rank", "hellaswag_data"}.isdisjoint(found) and found["data"] == str(here / "text.txt")
     assert found["tokenizer"] == str(here / "own.bin")
     assert (found["weight_decay"], found["steps"], found["keep"], found["total_tokens"]) == (0.2, 4, 1, 64)
 
@@ -98,7 +98,8 @@ def test_every_option_is_kept_or_left_out_for_a_reason(here, capsys):  # noqa: F
     assert call(capsys, "--data", "text.txt", *TINY, "-o", "x", "--no-plot")[0] == 0
     found = read_options(here / "x/run.toml", ROWS)
     missing = {row.name for row in ROWS} - found.keys() - set(run_options.LEFT_OUT)
-    assert missing <= {row.name for row in ROWS if row.default is None and row.small is None}
+    without_use = {"hellaswag_data"}  # where nothing is measured on it
+    assert without_use <= missing <= without_use | {row.name for row in ROWS if row.default is None and row.small is None}
     decided = {"layers", "heads", "channels", "batch", "seq_len", "steps", "lr", "device", "result_lag", "weight_decay"}
     assert decided | set(ENGINE_FIELDS) - {"seed"} <= found.keys()
     assert not {"context", "vocab", "total_tokens"} & found.keys()  # they follow from T, the tokenizer, B and T
