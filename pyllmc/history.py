@@ -12,6 +12,7 @@ from .log_rows import Rows
 from .rundir import JSON_LOG, MAIN_LOG
 from .trainer_output import STEP, records
 
+TRAINED = ("step", "loss", "lr", "norm", "ms", "tok_s", "skipped")
 BLOCK = 1 << 20  # bytes, after which a line should have been understood, and between two signs of progress
 
 
@@ -67,8 +68,8 @@ def find_logs(run):
 
 
 def read_history(run, name=None, progress=None):
-    """The History of a run folder (its log.jsonl, else its main.log; HellaSwag's accuracy from either) or of one
-    log file.
+    """The History of a run folder (its log.jsonl, else its main.log; HellaSwag's accuracy from either, and from main.log
+    also the steps before the first in log.jsonl, where llm.c's trainer began the run) or of one log file.
 
     Lines of another form and a last one that a crash cut off are passed over, and counted in the notes.
     progress: called with the path of a log, it gives a context of a function that takes the number of bytes read.
@@ -77,12 +78,27 @@ def read_history(run, name=None, progress=None):
     """
     best, *others = find_logs(run)
     history = read_log(best, name, progress)
-    for other in () if history.eval_step.size else others:
+    begun = history.step.size and history.step[0] == 0
+    for other in () if begun and history.eval_step.size else others:
         second = read_log(other, name, progress)
         if not history.step.size and not history.val_step.size:
             return second
-        history.eval_step, history.accuracy = second.eval_step, second.accuracy
+        if not history.eval_step.size:
+            history.eval_step, history.accuracy = second.eval_step, second.accuracy
+        if history.step.size:
+            put_before(history, second)
     return history
+
+
+def put_before(history, other):
+    """Complete `history` by what `other` tells of the steps before its first."""
+    first = history.step[0]
+    for steps, *columns in (TRAINED, ("val_step", "val_loss"), ("eval_step", "accuracy")):
+        earlier = getattr(other, steps) < first
+        later = getattr(history, steps) >= first
+        for column in (steps, *columns):
+            parts = getattr(other, column)[earlier], getattr(history, column)[later]
+            setattr(history, column, np.concatenate(parts))
 
 
 def name_of(path):

@@ -62,6 +62,24 @@ def test_which_log_of_a_folder(tmp_path):
     assert read_history(tmp_path / "main.log").name == tmp_path.name
 
 
+def test_a_run_that_another_trainer_began(tmp_path, golden):
+    """llm.c's main.log has all steps, this package's log.jsonl those after it went on, at step 10 of 20."""
+    expected = read_main_log(golden / "mid_main.log")
+    (tmp_path / "main.log").write_text((golden / "mid_main.log").read_text() + "s:10 eval:0.3000\ns:20 eval:0.3100\n")
+    ours = [{"kind": "val", "step": 10, "val_loss": 6.5}, *(train(step, 7.0, ms=4.0, skipped="x") for step in range(10, 14))]
+    history = read_history(write_json(tmp_path, ours))
+    assert (history.source, list(history.step)) == ("log.jsonl", list(range(14)))
+    assert list(history.loss) == [loss for step, loss, *_ in expected["trl"] if step < 10] + [7.0] * 4
+    assert list(history.skipped) == [False] * 10 + [True] * 4
+    assert np.isnan(history.ms[:10]).all() and list(history.ms[10:]) == [4.0] * 4
+    assert list(zip(history.val_step, history.val_loss, strict=True)) == [*expected["tel"][:2], (10, 6.5)]
+    assert list(zip(history.eval_step, history.accuracy, strict=True)) == [(10, 0.3), (20, 0.31)]
+    with_eval = [*ours, {"kind": "eval", "step": 12, "accuracy": 0.5}]
+    assert list(read_history(write_json(tmp_path, with_eval)).eval_step) == [12]
+    from_start = [train(step, 7.0) for step in range(4)]  # then nothing is taken over, not even what comes later
+    assert list(read_history(write_json(tmp_path, from_start)).step) == [0, 1, 2, 3]
+
+
 def test_what_is_no_run(tmp_path):
     with pytest.raises(InvalidArgument, match=r"no run in the folder .*: looked for log.jsonl and main.log"):
         read_history(tmp_path)
