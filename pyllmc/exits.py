@@ -17,17 +17,18 @@ INTERRUPTED, OUTPUT_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 
 def status_of(program, body, interrupted, unread="nobody reads the output"):
     """body()'s exit status, or that of what ended it: 2 for an LlmcError or OSError, 130 for Ctrl-C, 141 for a
-    reader of stdout that is gone (as after "| head"). interrupted, unread: what to say then. Warnings become notes."""
+    reader of stdout that is gone (as after "| head"). interrupted, unread: what to say then, or functions that tell
+    it. Warnings become notes."""
     try:
         _startup.over()
         with warnings.catch_warnings(), interrupt_repeated():
             warnings.showwarning = lambda text, *_, **__: print(f"note: {text}", file=sys.stderr)
             return body()
     except KeyboardInterrupt:
-        print(f"\n{program}: {interrupted}", file=sys.stderr)
+        print(f"\n{program}: {interrupted() if callable(interrupted) else interrupted}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        print(f"{program}: {unread}", file=sys.stderr)
+        print(f"{program}: {unread() if callable(unread) else unread}", file=sys.stderr)
         return OUTPUT_CLOSED
     except (LlmcError, OSError) as error:
         print(f"{program}: {one_line(sentence(error))}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """run.toml: the options of a run, in its folder, by which it can be repeated."""
 
 import os
+import shlex
 
 from . import options, rundir
 from .atomic import atomic_write
@@ -63,6 +64,16 @@ def write_run_options(folder, step, values):
     with atomic_write(path) as file:
         file.write(options_text(values, GROUPS, HEADING).encode())
     return note
+
+
+def how_to_go_on(folder):
+    """What there is of a run that ended early, and the options that go on with it. folder: None if it wasn't begun."""
+    step = folder and rundir.find_latest_complete(folder).step
+    if step is None:
+        return "no checkpoint was saved yet (-n N saves every N updates)"
+    path = folder / rundir.RUN_OPTIONS
+    same = f"--config {shlex.quote(str(path))}" if path.exists() else "with the same options"
+    return f"the checkpoint of step {step} is kept; {same} -o {shlex.quote(str(folder))} -y 1 goes on from it"
 
 
 class RunOptions(Callbacks):

@@ -21,7 +21,7 @@ from .loader import TokenLoader
 from .loggers import Logger, backends_of
 from .named_model import named_model, names_weights
 from .options_file import read_options
-from .run_options import RunOptions, in_force
+from .run_options import RunOptions, how_to_go_on, in_force
 from .rundir import JSON_LOG, check_unused
 from .settings import Settings
 from .shards import find_shards, open_shard
@@ -54,15 +54,16 @@ about a minute. Exit status: 0 done; 2 bad input; 3 the resumed run was complete
 def main(argv=None):
     """Train as the arguments say; returns the exit status."""
     parser = Parser(GROUPS, prog="python -m pyllmc.train", description=DESCRIPTION)
-    kept = "complete checkpoints are kept (-y 1 resumes)"
+    folders = [None]
     return status_of(
-        "pyllmc.train", lambda: train(parser.read(argv, kind_of_run, in_file)), f"interrupted; {kept}",
-        f"nobody reads the output; {kept}",
+        "pyllmc.train", lambda: train(parser.read(argv, kind_of_run, in_file), folders.append),
+        lambda: f"interrupted; {how_to_go_on(folders[-1])}", lambda: f"nobody reads the output; {how_to_go_on(folders[-1])}",
     )  # fmt: skip
 
 
-def train(args):
-    """One run, from data to picture. Raises LlmcError or OSError for what can't be."""
+def train(args, tell_folder):
+    """One run, from data to picture. tell_folder: called with the run's folder once it is known. Raises LlmcError or
+    OSError for what can't be."""
     ranks.check_alone(args.world, args.rank)
     if args.resume and args.output is None:
         raise InvalidArgument("-y 1 needs -o, the folder of the run to resume")
@@ -74,6 +75,7 @@ def train(args):
     data = choose_data(args)
     name, config, weights = choose_model(args, data)
     folder = Path(args.output or unused_folder(name))
+    tell_folder(folder)
     unigram = entropy_of(data.val or data.train)
     where = {
         "batch": args.batch, "seq_len": args.seq_len, "device": args.device, **pick(args, ENGINE_FIELDS),

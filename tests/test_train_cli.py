@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from pyllmc.errors import OutOfMemory
 from pyllmc.gpt2 import GPT2
 from pyllmc.monitor import GpuReading
 from pyllmc.profile import __main__ as profile
+from pyllmc.run_options import how_to_go_on
 from pyllmc.rundir import find_latest_complete, read_json_log, read_main_log
 from pyllmc.shards import write_shard
 from pyllmc.train_options import GROUPS
@@ -316,13 +319,13 @@ def test_every_flag_of_the_table_goes_somewhere():
 def test_interrupt_from_outside(here, capsys, signals):
     """CLI-10: status 130 soon, no traceback, nothing half-written, the folder can be resumed."""
     command = [sys.executable, "-m", "pyllmc.train", "--data", "text.txt", *TINY, "-x", "100000", "-n", "20",
-               "-v", "0", "-s", "0", "-o", str(here / "r")]  # fmt: skip
+               "-v", "0", "-s", "0", "-o", str(here / "a run")]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(_find.CHECKOUT)}
     process = subprocess.Popen(
         command, cwd=here, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     deadline = time.monotonic() + 60
-    while find_latest_complete(here / "r").step is None and time.monotonic() < deadline:
+    while find_latest_complete(here / "a run").step is None and time.monotonic() < deadline:
         time.sleep(0.02)
     for number in signals:
         process.send_signal(number)
@@ -335,10 +338,18 @@ def test_interrupt_from_outside(here, capsys, signals):
     else:  # a second one may come when Python has put the signal's own action back: a shell says 130 of both
         assert process.returncode in (130, -signal.SIGINT)[: len(signals)] and "interrupted" in err
     if len(signals) == 1 and signals[0] == signal.SIGINT:  # a second one may come while the first one's rests are removed
-        assert not [name for name in os.listdir(here / "r") if name.endswith(".tmp")]
-    step = find_latest_complete(here / "r").step
+        assert not [name for name in os.listdir(here / "a run") if name.endswith(".tmp")]
+    step = find_latest_complete(here / "a run").step
     assert step % 20 == 0
-    status, out, _ = call(capsys, *command[3:], "-x", step + 1, "-y", 1)
+    go_on = [*command[3:], "-y", "1"]
+    if "goes on from it" in err:  # what it says does so
+        [(kept, advice)] = re.findall(r"; the checkpoint of step (\d+) is kept; (.*) goes on from it\n", err)
+        assert int(kept) == step
+        go_on = shlex.split(advice)
+        assert go_on == ["--config", str(here / "a run/run.toml"), "-o", str(here / "a run"), "-y", "1"]
+    else:
+        assert signals != (signal.SIGINT,)
+    status, out, _ = call(capsys, *go_on, "-x", step + 1)
     assert status == 0 and f"resumed from step {step}" in out
 
 
@@ -379,7 +390,19 @@ def test_a_reader_that_goes_away(here):
     process.stdout.close()
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err.count("\n")) == (141, 1), err
-    assert "nobody reads the output" in err
+    assert "nobody reads the output; no checkpoint was saved yet (-n N saves every N updates)\n" in err
+
+
+def test_how_to_go_on_without_an_options_file(here):
+    """As in a folder of llm.c's, before the first update there."""
+    for name in ("DONE_00000003", "model_00000003.bin", "state_00000003_00000.bin"):
+        (here / name).touch()
+    assert how_to_go_on(here).startswith("no checkpoint was saved yet")  # not a whole one
+    words = ["--data", "text.txt", *TINY, "-o", "r", "--no-plot"]
+    assert train.main([str(word) for word in words]) == 0
+    (here / "r/run.toml").unlink()
+    assert how_to_go_on(Path("r")) == "the checkpoint of step 4 is kept; with the same options -o r -y 1 goes on from it"
+    assert how_to_go_on(None).startswith("no checkpoint was saved yet")
 
 
 def test_without_matplotlib_there_is_a_remark(here, capsys, monkeypatch):
