@@ -82,7 +82,6 @@ def prepare(
     }  # fmt: skip
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise InvalidArgument(f"-o {folder}: a file, expected a folder")
-    Path(folder).mkdir(parents=True, exist_ok=True)
     with sole_user(folder):
         state = StateFile(folder, name, made_from)
         if force:

@@ -159,7 +159,10 @@ def difference(key, before, now):
 
 @contextlib.contextmanager
 def sole_user(folder):
-    """Keep other preparations out of the folder meanwhile. Raises StateError while one is at work there."""
+    """Keep other preparations out of the folder meanwhile, which is made if need be, and gone again if it stays empty.
+    Raises StateError while one is at work there."""
+    is_new = not os.path.isdir(folder)
+    os.makedirs(folder, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
@@ -171,3 +174,6 @@ def sole_user(folder):
         yield
     finally:
         os.close(descriptor)
+        if is_new:
+            with contextlib.suppress(OSError):  # it has files in it
+                os.rmdir(folder)
