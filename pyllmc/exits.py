@@ -2,6 +2,7 @@
 
 import _thread
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -23,16 +24,41 @@ def status_of(program, body, interrupted, unread="nobody reads the output"):
         _startup.over()
         with warnings.catch_warnings(), interrupt_repeated():
             warnings.showwarning = lambda text, *_, **__: print(f"note: {text}", file=sys.stderr)
-            return body()
+            return flushed(body)
     except KeyboardInterrupt:
         print(f"\n{program}: {interrupted() if callable(interrupted) else interrupted}", file=sys.stderr)
-        return INTERRUPTED
+        status = INTERRUPTED
     except BrokenPipeError:
         print(f"{program}: {unread() if callable(unread) else unread}", file=sys.stderr)
-        return OUTPUT_CLOSED
+        status = OUTPUT_CLOSED
     except (LlmcError, OSError) as error:
         print(f"{program}: {one_line(sentence(error))}", file=sys.stderr)
-        return BAD_INPUT
+        status = BAD_INPUT
+    drop_unread()
+    return status
+
+
+def flushed(body):
+    """What body() returns, once stdout is written: at Python's own end it would be too late to say that nobody reads."""
+    try:
+        status = body()
+    except SystemExit:  # argparse's, after --help
+        drop_unread()
+        raise
+    if sys.stdout:
+        sys.stdout.flush()
+    return status
+
+
+def drop_unread():
+    """Let Python's end find nothing that stdout still holds for a reader who is gone: it would show an error."""
+    try:
+        if sys.stdout:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -12,6 +13,7 @@ import hf_folder
 import pytest
 
 from pyllmc import GPT2Config, convert, evaluate, generate, plot, train
+from pyllmc._find import CHECKOUT
 from pyllmc.atomic import atomic_write
 from pyllmc.data import __main__ as data
 from pyllmc.errors import FormatError, LibraryNotFound, sentence
@@ -77,6 +79,41 @@ def test_statuses(capsys, error, status, said):
 
     assert status_of("p", body, "stopped") == status
     assert capsys.readouterr().err == said
+
+
+def unread(*words):
+    """What such a Python says on stderr, and how it ends, when nobody reads its stdout."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "PYTHONUNBUFFERED": ""}
+    done = subprocess.run([sys.executable, *words], env=environment, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("words, status", [
+    ("pyllmc", 141), ("pyllmc.data list", 141), ("pyllmc.data --help", 141), ("pyllmc.train --help", 0), ("pyllmc.plot --help", 0),
+    ("pyllmc.train --data none.txt", 2), ("pyllmc.plot none", 2),
+])  # fmt: skip
+def test_output_that_nobody_reads(words, status):
+    """One sentence alone: what is left in a buffer must not fail when Python ends."""
+    code, said = unread("-m", *words.split())
+    assert (code, said.count("\n")) == (status, min(status, 1)), said
+    assert said.endswith(": nobody reads the output\n") == (status == 141)
+
+
+def test_an_error_with_output_unread():
+    code = """
+import sys
+from pyllmc.exits import status_of
+
+def body():
+    print("left in the buffer")
+    raise OSError("mine")
+
+sys.exit(status_of("p", body, ""))
+"""
+    assert unread("-c", code) == (2, "p: mine\n")
 
 
 def test_ctrl_c_waits_for_the_block_to_ask():
