@@ -100,10 +100,13 @@ class Panel:
         if len(self.traces) <= NUMBERED:
             self.entries.append((line if self.alone else trace.sign, f"median {shown(middle)} {unit}"))
 
-    def mark_gaps(self, columns):
-        """Crosses at the training steps that have no finite value, unless none has: such a log lacks the quantity."""
+    def mark_gaps(self, columns, late=False):
+        """Crosses at the training steps that have no finite value, unless none has: such a log lacks the quantity.
+        late: it may lack it at first, as the times of a run that llm.c's trainer began."""
         for trace, values in zip(self.traces, columns, strict=True):
             odd = ~np.isfinite(values)
+            if late:
+                odd &= np.logical_or.accumulate(~odd)
             if not odd.all():
                 self.mark(trace, trace.history.step[odd], "x", "not finite")
 

@@ -92,7 +92,7 @@ def draw_times(panel):
     for trace in panel.traces:
         panel.series(trace, trace.history.ms, TIME, width=1.0)
         panel.median(trace, trace.history.ms, "ms", "{:.4g}".format)
-    panel.mark_gaps(times)
+    panel.mark_gaps(times, late=True)
     panel.axes.set_ylabel("ms per step", color=INK)
     if not panel.logarithmic:
         panel.cut_above(times, usual_top(times), " ms", bottom=0)
@@ -104,7 +104,7 @@ def draw_speed(panel):
     for trace in panel.traces:
         panel.series(trace, trace.history.tok_s, TIME, width=1.0)
         panel.median(trace, trace.history.tok_s, "tok/s", short)
-    panel.mark_gaps(speeds)
+    panel.mark_gaps(speeds, late=True)
     panel.axes.set_ylabel("tokens per second", color=INK)
     panel.cut_above(speeds, usual_top(speeds), bottom=0)
 

@@ -184,6 +184,19 @@ def test_zeros_on_log_axes(losses, note):
     assert [text.get_text() for text in axes.texts] == [note] * bool(note)
 
 
+def test_times_that_the_log_lacks_at_first_are_no_gaps():
+    """As of the steps that llm.c's trainer made."""
+    records = logged([2.0] * 6)
+    for record in (*records[:2], records[4]):
+        record["ms"] = None
+    records[0]["norm"] = None
+    for record in records[1:]:
+        record["norm"] = 1.0
+    panels = panels_of(runs_figure([History.from_records(records, "r")], ("time", "norm")))
+    found = {name: [list(line.get_xdata()) for line in lines_of(panels[name], "not finite")] for name in panels}
+    assert found == {"time": [[4]], "norm": [[0]]}
+
+
 def test_resumed_skipped_and_missing_steps_are_marked():
     records = logged([float(i) for i in range(9)]) + logged([9.0] * 12)[5:]
     records[2]["loss"] = None
