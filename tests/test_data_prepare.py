@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from pyllmc.checkpoint import peek_checkpoint
 from pyllmc.data import inputs, preparation, prepare
 from pyllmc.data.__main__ import COMMANDS, main, parser_of
 from pyllmc.data.options import groups_of
@@ -16,6 +17,7 @@ from pyllmc.errors import FormatError, InvalidArgument, StateError, Unavailable
 from pyllmc.formats import find_shards, open_shard, write_shard
 from pyllmc.loader import TokenLoader
 from pyllmc.tokenizer import Tokenizer, load_tokenizer
+from pyllmc.train import main as train_main
 
 BYTES = {"tokenizer": "bytes", "val": 0}
 
@@ -501,16 +503,21 @@ def test_no_vocabulary_and_no_network(tmp_path, capsys, monkeypatch):
     assert call(capsys, "prepare", tmp_path / "a.txt", "-o", tmp_path / "o", "--tokenizer", "bytes")[0] == 0
 
 
-def test_the_command_to_train_finds_the_shards(tmp_path, capsys):
+def test_the_command_to_train_finds_the_shards(tmp_path, capsys, monkeypatch):
+    """And trains on them as what they are: bytes took the room and the time of GPT-2's vocabulary."""
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "it's [new]"
     (tmp_path / "my story.txt").write_text("some words\n" * 100)
     status, out, err = call(capsys, "prepare", tmp_path / "my story.txt", "-o", folder, "--tokenizer", "bytes")
     assert (status, err) == (0, "")
     words = shlex.split(out.splitlines()[-1])
-    assert words[1:4] == ["python", "-m", "pyllmc.train"] and words[4::2] == ["-i", "-j"]
-    assert [path.name for pattern in words[5::2] for path in find_shards(pattern)] == [
+    assert words[1:4] == ["python", "-m", "pyllmc.train"] and words[4::2] == ["-i", "-j", "--tokenizer"]
+    assert [path.name for pattern in words[5:9:2] for path in find_shards(pattern)] == [
         "my_story_train_000001.bin", "my_story_val_000000.bin",
     ]  # fmt: skip
+    small = "-x 1 --layers 1 --channels 16 -b 1 -t 8 -v 0 -s 0 --device cpu --no-plot -o run".split()
+    assert train_main([*words[4:], *small]) == 0
+    assert peek_checkpoint("run/model_00000001.bin")[0].vocab == 257
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -88,6 +88,8 @@ def run_prepare(args, command):
         if 0 < made.tokens(split) <= SMALL_BATCH:
             say(f"note: {split} has {made.tokens(split)} tokens, so that B x T may be {made.tokens(split) - 1} at most")
     words = [f"{FLAG[split]} {shlex.quote(pattern)}" for split, pattern in made.patterns().items()]
+    if args.tokenizer != "gpt2":  # which is taken where shards alone are named: they don't tell
+        words.append(f"--tokenizer {shlex.quote(args.tokenizer)}")
     say(f"train:  python -m pyllmc.train {' '.join(words)}")
     return 0
 
