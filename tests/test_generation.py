@@ -1,7 +1,5 @@
-"""Continuations side by side, sampling at its limits, and what the kept keys and values save."""
+"""Continuations side by side, and sampling at its limits."""
 
-import os
-import statistics
 
 import numpy as np
 import pytest
@@ -9,7 +7,6 @@ import pytest
 from pyllmc import GPT2, GPT2Config
 from pyllmc.errors import InvalidArgument
 from pyllmc.generation import SideBySide
-from tests.bench.generation import measure
 
 B, T = 3, 8
 CONFIG = GPT2Config(layers=2, heads=2, channels=32, vocab=61, context=12)
@@ -126,13 +123,3 @@ def test_the_prompt_is_read_once(model):
     finally:
         del model.handle.call
     assert calls == [4, 1, 1, 1, 1, T // 2, 1, 1, 1, 1, T // 2, 1]
-
-
-def test_a_token_costs_a_fraction_of_its_context():
-    """A token after 256 others against reading all of them again; the floor is low, for machines with neighbours."""
-    if os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1):
-        pytest.skip(f"the machine is busy (load {os.getloadavg()[0]:.1f}): times would say nothing")
-    again, kept = measure(GPT2Config(layers=2, heads=4, channels=64, vocab=257, context=320), context=256, rounds=11)
-    ratio = statistics.median(again) / statistics.median(kept)
-    print(f"a token costs 1/{ratio:.1f} of reading its 256 tokens of context")
-    assert ratio >= 5
