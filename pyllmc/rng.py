@@ -3,6 +3,7 @@
 import struct
 
 import numpy as np
+import numpy.random  # noqa: F401  NumPy would load it when it is first used, and lose a Ctrl-C of that moment
 
 from .background import Background
 from .errors import FormatError, InvalidArgument

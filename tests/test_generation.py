@@ -1,6 +1,5 @@
 """Continuations side by side, and sampling at its limits."""
 
-
 import numpy as np
 import pytest
 
