@@ -350,6 +350,21 @@ def test_after_a_capture_that_failed_none_is_tried():
         assert graph_calls() == []
 
 
+@pytest.mark.parametrize("call", ["cudaGraphInstantiate", "captured gelu_backward", "captured gate"])
+def test_a_timeline_is_recorded_without_graphs_too(serial, call):
+    lib = serve(THREADS)
+    with make(gelu_fusion=0) as model:
+        feed = Feed(model, BATCHES, 1, False)
+        enqueue(model, feed, 0, 4)
+        model.call("timeline_arm")
+        lib.emulated_fail(call.encode(), 1)
+        enqueue(model, feed, 4, 5)
+        assert "was asked to fail" in notes(model)
+        assert {name for _, name, *_ in timeline(model)} >= {"embedding", "attention bwd", "adamw"}
+        enqueue(model, feed, 5, STEPS)
+        assert state(model) == serial()[1]
+
+
 def test_a_launch_that_fails_poisons_the_model():
     lib = serve(THREADS)
     with make() as model:
