@@ -43,10 +43,16 @@ WHOLE := api model train_gpt2
 CPU_OPS := $(filter-out $(WHOLE:%=build/cpu/%.o),$(CPU_OBJECTS)) $(HARNESS:tests/ops/%.cu=build/cpu/ops/%.o)
 CUDA_OPS := $(filter-out $(WHOLE:%=build/cuda/%.o),$(CUDA_OBJECTS)) $(HARNESS:tests/ops/%.cu=build/cuda/ops/%.o)
 
-CPU_LIBRARIES := build/libllmc_cpu.so $(if $(HARNESS),build/libllmc_ops_cpu.so)
+# The CUDA backend's lanes on an emulated runtime, with the CPU's ops: tests/emulation.
+EMULATION := $(wildcard tests/emulation/*.cpp)
+EMULATED_OBJECTS := $(patsubst llmc/%,build/emulated/%.o,$(basename $(COMMON) llmc/cuda/lanes.cu)) \
+                    $(EMULATION:tests/emulation/%.cpp=build/emulated/runtime/%.o) build/emulated/runtime/ops.o
+EMULATED_OPS := $(filter-out %/lanes.o %/device.o,$(filter build/cpu/cpu/%,$(CPU_OBJECTS)))
+
+CPU_LIBRARIES := build/libllmc_cpu.so $(if $(HARNESS),build/libllmc_ops_cpu.so) $(if $(EMULATION),build/libllmc_emulated.so)
 CUDA_LIBRARIES := build/libllmc_cuda.so $(if $(HARNESS),build/libllmc_ops_cuda.so)
 
-.PHONY: all deps cpu cuda cuda-deps harness test test-deps test-gpu bench clean help print-archs FORCE \
+.PHONY: all deps cpu cuda cuda-deps harness test test-deps test-gpu tsan bench clean help print-archs FORCE \
         lint lint-python lint-headers lint-cuda-headers lint-cpu lint-cuda
 
 # -- what people type --------------------------------------------------------------------------------
@@ -71,7 +77,7 @@ cuda: deps cuda-deps  ## libllmc_cuda.so, with compiler and libraries installed 
 cuda-deps: deps
 	@$(TOOLCHAIN) install cuda
 
-harness: deps $(filter %ops_cpu.so,$(CPU_LIBRARIES))  ## the libraries that the tests of single ops call
+harness: deps $(filter-out build/libllmc_cpu.so,$(CPU_LIBRARIES))  ## the libraries that tests of single ops and of lanes call
 	@if [ "$$($(TOOLCHAIN) cuda-ready)" = yes ]; then $(MAKE) $(CUDA_LIBRARIES); fi
 
 test-deps: deps
@@ -87,6 +93,11 @@ test-gpu: test-deps $(CUDA_LIBRARIES)  ## the tests that need a GPU, the sanitiz
 	$(Q)$(PYTHON) tests/sanitizer.py
 	$(Q)$(PYTHON) -m pyllmc.ab -e d12 --batch 4 -o build/ab-d12-b4.json
 	$(Q)$(PYTHON) -m pyllmc.ab -e d12 --batch 64 --steps 10 -o build/ab-d12-b64.json
+
+# The other tests want the libraries without it: the next make builds them again.
+tsan: test-deps  ## the lanes' tests under ThreadSanitizer, which sees two threads at one buffer
+	$(Q)$(MAKE) build/libllmc_cpu.so build/libllmc_emulated.so CXXFLAGS='-g -fsanitize=thread' LDFLAGS=-fsanitize=thread
+	$(Q)LD_PRELOAD=$$($(CXX) -print-file-name=libtsan.so) $(PYTHON) -m pytest -q -s tests/test_lanes.py
 
 # Every check runs even if an earlier one failed, so that one call shows all there is to mend.
 lint: test-deps build/libllmc_cpu.so  ## style, headers that compile alone, exports, no print or exit
@@ -121,7 +132,7 @@ print-archs:
 # Options live in files that change only when their content does: a new interpreter, compiler, GPU or
 # list of sources rebuilds what depends on it, and nothing is rebuilt otherwise.
 build/cpu/compile build/cpu/link: build/cpu/%: FORCE | deps
-	@$(TOOLCHAIN) write $@ cpu-$* '$(CXXFLAGS) $(LDFLAGS)' $(if $(filter link,$*),$(CPU_OBJECTS) $(CPU_OPS))
+	@$(TOOLCHAIN) write $@ cpu-$* '$(CXXFLAGS) $(LDFLAGS)' $(if $(filter link,$*),$(CPU_OBJECTS) $(CPU_OPS) $(EMULATED_OBJECTS))
 build/cuda/host build/cuda/device build/cuda/link: build/cuda/%: FORCE
 	@$(TOOLCHAIN) write $@ cuda-$* '$(CXXFLAGS) $(NVCCFLAGS) $(LDFLAGS)' $(if $(filter link,$*),$(CUDA_OBJECTS) $(CUDA_OPS))
 # One after the other: what is missing is then said once.
@@ -145,6 +156,28 @@ build/cpu/ops/%.o: tests/ops/%.cu build/cpu/compile
 	$(call say,C++,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) @build/cpu/compile $(CXXFLAGS) -MMD -MP -x c++ -c $< -o $@
+
+# Lane under another name, so that the CPU's ops stand beside those that enqueue them.
+EMULATE := -DLane=StreamLane -Itests/emulation
+build/emulated/%.o: llmc/%.cpp build/cpu/compile
+	$(call say,C++,'$< (emulated)')
+	@mkdir -p $(@D)
+	$(Q)$(CXX) @build/cpu/compile $(CXXFLAGS) $(EMULATE) -MMD -MP -c $< -o $@
+build/emulated/%.o: llmc/%.cu build/cpu/compile
+	$(call say,C++,'$< (emulated)')
+	@mkdir -p $(@D)
+	$(Q)$(CXX) @build/cpu/compile $(CXXFLAGS) $(EMULATE) -MMD -MP -x c++ -c $< -o $@
+build/emulated/runtime/%.o: tests/emulation/%.cpp build/cpu/compile
+	$(call say,C++,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) @build/cpu/compile $(CXXFLAGS) $(EMULATE) -MMD -MP -c $< -o $@
+build/emulated/runtime/%.o: build/emulated/%.cpp build/cpu/compile
+	$(call say,C++,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) @build/cpu/compile $(CXXFLAGS) $(EMULATE) -MMD -MP -c $< -o $@
+build/emulated/ops.cpp: tests/emulation/wrap_ops.py llmc/ops.h
+	@mkdir -p $(@D)
+	$(Q)$(PYTHON) $^ > $@
 
 # The frontend's headers cost minutes at -O3, and what they hold runs once, at start-up.
 build/cuda/cuda/attention_cudnn.o: CXXFLAGS += -O1
@@ -171,6 +204,9 @@ build/libllmc_cuda.so: $(CUDA_OBJECTS) build/cuda/link build/exports.map
 build/libllmc_ops_cpu.so: $(CPU_OPS) build/cpu/link
 	$(call say,LINK,$@)
 	$(Q)$(CXX) -o $@ $(CPU_OPS) -Wl,-soname,$(@F) @build/cpu/link $(LDFLAGS)
+build/libllmc_emulated.so: $(EMULATED_OBJECTS) $(EMULATED_OPS) build/cpu/link tests/emulation/exports.map
+	$(call say,LINK,$@)
+	$(Q)$(CXX) -o $@ $(EMULATED_OBJECTS) $(EMULATED_OPS) -Wl,-soname,$(@F) -Wl,--version-script=tests/emulation/exports.map @build/cpu/link $(LDFLAGS)
 build/libllmc_ops_cuda.so: $(CUDA_OPS) build/cuda/link
 	$(call say,LINK,$@)
 	$(Q)$(CXX) -o $@ $(CUDA_OPS) -Wl,-soname,$(@F) @build/cuda/link $(LDFLAGS)
@@ -188,4 +224,4 @@ build/lint/%.ok: % build/cpu/compile
 	$(Q)echo '#include "$<"' | $(CXX) @build/cpu/compile -MMD -MP -MF $(@:.ok=.d) -MT $@ -fsyntax-only -x c++ - && touch $@
 
 -include $(patsubst %.ok,%.d,$(HEADERS:%=build/lint/%.ok) $(CUDA_HEADERS:%=build/lint/%.ok))
--include $(patsubst %.o,%.d,$(sort $(CPU_OBJECTS) $(CPU_OPS) $(CUDA_OBJECTS) $(CUDA_OPS)))
+-include $(patsubst %.o,%.d,$(sort $(CPU_OBJECTS) $(CPU_OPS) $(EMULATED_OBJECTS) $(CUDA_OBJECTS) $(CUDA_OPS)))

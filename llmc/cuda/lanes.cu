@@ -142,6 +142,7 @@ struct Lanes::State {
         const auto held = owner.hold();
         cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "starting a capture");
         capturing = true;
+        const size_t spans_before = spans.size();  // who else makes spans holds the lock meanwhile
         try {
             body(slot);
         } catch (const std::exception &e) {  // whatever it is, the capture has to be ended
@@ -162,6 +163,8 @@ struct Lanes::State {
         if (reason.empty() && status != cudaSuccess) reason = cudaGetErrorString(status);
         if (reason.empty()) return executable;
         graphs = false;
+        const std::lock_guard<std::mutex> lock(span_mutex);
+        spans.erase(spans.begin() + std::ptrdiff_t(spans_before), spans.end());  // of work that is never done
         owner.note("graphs are off, steps run eagerly: capture failed (" + reason + ")");
         return nullptr;
     }
@@ -279,23 +282,24 @@ void Lanes::run(const GraphKey &key, int slots, const std::function<void(int)> &
     State &s = *state_;
     const cudaStream_t stream = s.lanes[COMPUTE].stream;
     const HostRange range(name_of(key.kind));
-    if (!s.graphs) return body(key.slot);
-    const auto found = s.captured.find(key);
-    if (found == s.captured.end()) {  // eagerly this once: libraries load what they need
-        body(key.slot);
-        if (s.recording) return;  // its spans must not get into graphs that stay
-        for (GraphKey each = key; slots > 0 && s.graphs; slots--) {
-            each.slot = slots - 1;
-            if (GraphPtr graph = s.capture(*this, each.slot, body)) s.captured[each] = std::move(graph);
-        }
-    } else if (s.recording) {
+    if (s.recording) {
         prepare(key, body);  // if nobody has
-        const auto ready = s.prepared.extract(key);
-        if (!ready) return body(key.slot);
+        auto ready = s.prepared.extract(key);
+        if (!ready) return body(key.slot);  // its spans must not get into graphs that stay
         cuda_check(cudaGraphLaunch(ready.mapped().get(), stream), "launching a captured step");
         s.recorded.push_back(std::move(ready.mapped()));
-    } else {
+        return;
+    }
+    if (!s.graphs) return body(key.slot);
+    const auto found = s.captured.find(key);
+    if (found != s.captured.end()) {
         cuda_check(cudaGraphLaunch(found->second.get(), stream), "launching a captured step");
+        return;
+    }
+    body(key.slot);  // eagerly this once: libraries load what they need
+    for (GraphKey each = key; slots > 0 && s.graphs; slots--) {
+        each.slot = slots - 1;
+        if (GraphPtr graph = s.capture(*this, each.slot, body)) s.captured[each] = std::move(graph);
     }
 }
 
