@@ -62,6 +62,13 @@ def make_options(lib, **changes):
     return options
 
 
+def same(a, b):
+    """Whether two lists of what `Engine.read` gives are equal bit for bit, NaN apart."""
+    return all(
+        x.keys() == y.keys() and all(np.array_equal(x[name], y[name]) for name in x) for x, y in zip(a, b, strict=True)
+    )
+
+
 class Engine:
     """A model on a backend. Options are those of llmc_options; B, T, precision fp32 unless given."""
 
@@ -102,6 +109,13 @@ class Engine:
 
     def read(self, kind=PARAM):
         return {name: self.read_one(name, kind) for name in self.names}
+
+    def read_snapshot(self, kind):
+        """As `read`, of the snapshot."""
+        values = {name: np.empty(shape, np.float32) for name, shape in self.config.shapes().items()}
+        for index, value in enumerate(values.values()):
+            self.call("snapshot_read", kind, index, FP32, ffi.from_buffer(value), value.nbytes)
+        return values
 
     def write(self, values, kind=PARAM):
         for name, value in values.items():

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import oracle
 import pytest
-from engine import ADAM_M, ADAM_V, FP32, MASTER, PARAM, Engine, ffi
+from engine import ADAM_M, ADAM_V, MASTER, PARAM, Engine, ffi, same
 from test_gpu import MIXED, SMALL, STRESS_US, edges
 
 import pyllmc
@@ -36,18 +36,8 @@ def enqueue(engine, steps):
 
 
 def download(engine):
-    """The snapshot as [{name: array}] of the four kinds."""
-    found = []
-    for kind in KINDS:
-        values = {name: np.empty(shape, np.float32) for name, shape in SMALL.shapes().items()}
-        for index, value in enumerate(values.values()):
-            engine.call("snapshot_read", kind, index, FP32, ffi.from_buffer(value), value.nbytes)
-        found.append(values)
-    return found
-
-
-def same(a, b):
-    return all(np.array_equal(a[i][name], b[i][name]) for i in range(len(KINDS)) for name in SMALL.shapes())
+    """The snapshot's kinds, in their order."""
+    return [engine.read_snapshot(kind) for kind in KINDS]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import emulated
 import numpy as np
 import pytest
 from emulated import BATCHES, HYPER, KINDS, SMALL, THREADS, Feed, enqueue, make, notes, serve, state, train
-from engine import FP32, EngineError, ffi
+from engine import EngineError, ffi, same
 from test_gpu import edges
 
 STEPS, STRESS_US = 12, 150
@@ -146,19 +146,9 @@ def test_a_missing_wait_is_noticed(serial):
 # -- snapshots
 
 
-def download(model):
-    """The snapshot as [{name: array}] of the kinds."""
-    found = []
-    for kind in KINDS:
-        values = {name: np.empty(shape, np.float32) for name, shape in SMALL.shapes().items()}
-        for index, value in enumerate(values.values()):
-            model.call("snapshot_read", kind, index, FP32, ffi.from_buffer(value), value.nbytes)
-        found.append(values)
-    return found
-
-
-def same(a, b):
-    return all(np.array_equal(x[name], y[name]) for x, y in zip(a, b, strict=True) for name in SMALL.shapes())
+def download(engine):
+    """The snapshot's kinds, in their order."""
+    return [engine.read_snapshot(kind) for kind in KINDS]
 
 
 @pytest.mark.parametrize("streams, graph", SWITCHES)
@@ -167,8 +157,8 @@ def test_snapshots_beside_training(serial, seed, streams, graph):
     """Read by a thread while updates run: the bits of their moment, and training's unchanged."""
     with make("cpu") as model:
         feed, moments = Feed(model, BATCHES, 1, False), {}
-        for until in (1, 4, 8):
-            enqueue(model, feed, max(0, {1: 0, 4: 1, 8: 4}[until]), until)
+        for first, until in ((0, 1), (1, 4), (4, 8)):
+            enqueue(model, feed, first, until)
             moments[until] = [model.read(kind) for kind in KINDS]
     serve(seed)
     with make(streams=streams, graph=graph, stress=STRESS_US if seed == THREADS else 0) as model:

@@ -92,5 +92,5 @@ struct CUstream_st {
     bool idle(uint64_t until);
     bool step();                         // runs the next piece; false: there is none, or it waits
     void serve();                        // the worker's loop
-    void perform(emulation::Work &work);
+    void perform_first(std::unique_lock<std::mutex> &lock);  // which it lets go of meanwhile
 };

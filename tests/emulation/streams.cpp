@@ -90,10 +90,15 @@ void append(cudaStream_t stream, Work work) {
 
 using namespace emulation;
 
-void CUstream_st::perform(Work &work) {
+void CUstream_st::perform_first(std::unique_lock<std::mutex> &lock) {
+    Work work = std::move(queue.front());
+    queue.pop_front();
+    lock.unlock();
     if (work.kind == Work::RUN) work.run();
     else if (work.kind == Work::RECORD) work.event->finish(work.count ? work.count : work.event->next_record());
     else work.event->wait(work.count);
+    lock.lock();
+    done++;
 }
 
 bool CUstream_st::idle(uint64_t until) {
@@ -105,12 +110,7 @@ bool CUstream_st::step() {
     std::unique_lock<std::mutex> lock(mutex);
     if (queue.empty()) return false;
     if (queue.front().kind == Work::WAIT && !queue.front().event->passed(queue.front().count)) return false;
-    Work work = std::move(queue.front());
-    queue.pop_front();
-    lock.unlock();
-    perform(work);
-    lock.lock();
-    done++;
+    perform_first(lock);
     return true;
 }
 
@@ -119,12 +119,7 @@ void CUstream_st::serve() {
     for (;;) {
         changed.wait(lock, [&] { return closing || !queue.empty(); });
         if (queue.empty()) return;
-        Work work = std::move(queue.front());
-        queue.pop_front();
-        lock.unlock();
-        perform(work);
-        lock.lock();
-        done++;
+        perform_first(lock);
         changed.notify_all();
     }
 }
