@@ -14,7 +14,7 @@ namespace llmc {
 // model that isn't trained.
 template <class X>
 struct Activations {
-    X *residual;         // (1+2K or 1, N, C): after the embedding, then after attention and MLP of each layer
+    X *residual;         // (1+2K or 2, N, C): after the embedding, then after attention and MLP of each layer
     X *ln1, *ln2;        // (K or 1, N, C): 1 when recomputed
     float *ln1_mean, *ln1_rstd, *ln2_mean, *ln2_rstd;  // (K, N)
     X *qkv;              // (L, N, 3C); generation's cache of keys and values too
@@ -107,7 +107,8 @@ class GPT2 final : public Model {
     E *layer(E *base, int l, int64_t width) const { return base + int64_t(l) * N * width; }
     // The slice that layer l writes: its own, for the backward to read, or the one that all layers share.
     int kept(int l) const { return options.train ? l : 0; }
-    X *residual(int i) const { return layer(a_.residual, kept(i), C); }
+    // Without training two take turns. In place it would be less, but the library rounds a product added in place otherwise.
+    X *residual(int i) const { return layer(a_.residual, options.train ? i : i % 2, C); }
     X *ln1(int l) const { return layer(a_.ln1, options.recompute >= 2 ? 0 : kept(l), C); }
     X *ln2(int l) const { return layer(a_.ln2, options.recompute >= 2 ? 0 : kept(l), C); }
     X *gelu(int l) const { return layer(a_.gelu, options.recompute >= 1 ? 0 : kept(l), 4 * C); }

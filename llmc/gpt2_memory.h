@@ -60,8 +60,7 @@ void GPT2<X>::lay_out() {
         arena_.want(&v_, P, P_::OPTIMIZER);
         if (sizeof(X) < 4 && options.master_weights) arena_.want(&master_, P, P_::OPTIMIZER);
     }
-    // Without a backward one buffer is enough: each addition writes where it has read.
-    arena_.want(&a_.residual, (trains ? 1 + 2 * l : 1) * n * c, P_::ACTIVATIONS);
+    arena_.want(&a_.residual, (trains ? 1 + 2 * l : 2) * n * c, P_::ACTIVATIONS);
     arena_.want(&a_.ln1, kept_norms * n * c, P_::ACTIVATIONS);
     arena_.want(&a_.ln2, kept_norms * n * c, P_::ACTIVATIONS);
     for (float **statistic : {&a_.ln1_mean, &a_.ln1_rstd, &a_.ln2_mean, &a_.ln2_rstd}) arena_.want(statistic, l * n, P_::ACTIVATIONS);

@@ -440,7 +440,8 @@ def test_reading_foreign_files(tmp_path):
 
 @pytest.mark.gpu
 def test_the_host_clock_agrees_with_the_device(cuda, tmp_path):
-    """PLT-08: a block's wall time a step is within 2% of the time between the device's events, cold and warm."""
+    """PLT-08: a block's wall time a step is within 2% of the time between the device's events, cold and warm. Means on
+    both sides: under the power limit a few steps of a block are far longer than its median."""
     config = GPT2Config.from_descriptor("d12")
     with Workload(config, most=16 * 1024) as work:
         where = {"batch": 16, "seq_len": 1024, "device": "cuda"}
@@ -454,5 +455,5 @@ def test_the_host_clock_agrees_with_the_device(cuda, tmp_path):
             for block in blocks:
                 assert len(block.step_ms) == len(block.device_ms) == 20
                 if text != "lag=0":  # there the device waits for Python after each step, which is a true difference
-                    assert block.wall_ms == pytest.approx(np.median(block.device_ms), rel=0.02), text
+                    assert block.wall_ms == pytest.approx(np.mean(block.device_ms), rel=0.02), text
                 assert np.sum(block.step_ms) == pytest.approx(20 * block.wall_ms, rel=0.01)

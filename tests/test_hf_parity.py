@@ -64,7 +64,7 @@ def test_their_folder_gives_their_logits(tmp_path, config, shard, backend):
     theirs = their_model(config)
     theirs.save_pretrained(tmp_path, max_shard_size=shard)
     assert (tmp_path / "model.safetensors.index.json").exists() == (shard == "20KB")
-    with GPT2.from_pretrained(tmp_path, batch=2, seq_len=config.context, device=backend, tf32=0) as model:
+    with GPT2.from_pretrained(tmp_path, batch=2, seq_len=config.context, device=backend, precision="fp32", tf32=0) as model:
         assert distance(our_logits(model, config), their_logits(theirs, config)) < LIMIT
 
 
@@ -81,7 +81,7 @@ def test_the_body_alone(tmp_path):
 def test_our_folder_gives_our_logits(tmp_path, config, backend):
     """CKP-09, CKP-11, CKP-13: every weight is random, so a missing transposition of a square one would show."""
     folder = hf_folder.write_folder(tmp_path / "a", config, hf_folder.state_dict(config, hf_folder.random_params(config)))
-    with GPT2.from_pretrained(folder, batch=2, seq_len=config.context, device=backend, tf32=0) as model:
+    with GPT2.from_pretrained(folder, batch=2, seq_len=config.context, device=backend, precision="fp32", tf32=0) as model:
         model.save_pretrained(tmp_path / "b")
         expected = our_logits(model, config)
     theirs = loaded(tmp_path / "b")

@@ -113,7 +113,7 @@ def main():
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--python", action="store_true", help="without an engine")
     parser.add_argument("--warm", action="store_true", help="--python with the caches as they are")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     python_alone(args) if args.python else beside_a_gpu(args)
 
 
