@@ -265,6 +265,9 @@ bool Lanes::host_await(Edge edge, int index, int wait_ms) {
     using Clock = std::chrono::steady_clock;
     const cudaEvent_t event = state_->events[edge][size_t(index)].get();
     const Clock::time_point start = Clock::now();
+    // Who waits for a result enqueues a step next: a core that has slept forgets how (its caches go cold, its clock drops),
+    // and takes twice as long. Steps that last longer hide that, and the core is better left to others.
+    const std::chrono::microseconds awake(edge == RESULT_ON_HOST ? 20000 : 200);
     for (;;) {
         const cudaError_t status = cudaEventQuery(event);
         if (status == cudaSuccess) return true;
@@ -272,8 +275,7 @@ bool Lanes::host_await(Edge edge, int index, int wait_ms) {
         cudaGetLastError();
         const auto waited = Clock::now() - start;
         if (wait_ms >= 0 && waited >= std::chrono::milliseconds(wait_ms)) return false;
-        // Quick answers stay quick, long waits leave the core to the loader.
-        if (waited < std::chrono::microseconds(200)) std::this_thread::yield();
+        if (waited < awake) std::this_thread::yield();
         else std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
 }
