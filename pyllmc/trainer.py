@@ -102,6 +102,7 @@ class Trainer:
             self._open(stack)
             stack.push(lambda kind, error, _: self._tell("on_end", error))
             stack.push(self._end_saving)
+            stack.push(self._log_what_was_done)
             self._tell("on_start", self)
             self._tell_notes()
             self._mark = time.perf_counter()
@@ -232,12 +233,19 @@ class Trainer:
         self._pending.append((step, lr, handle))
         self._read_results(self.result_lag)
 
-    def _read_results(self, leave):
+    def _log_what_was_done(self, failed, *_):
+        """A run that ends early has made updates whose results weren't read yet: they are logged too, and not told."""
+        if failed:
+            with contextlib.suppress(Exception):  # why it ended is what counts
+                self._read_results(0, tell=False)
+
+    def _read_results(self, leave, tell=True):
         """Read the oldest results until `leave` are left unread."""
         while len(self._pending) > leave:
-            step, lr, handle = self._pending.popleft()
+            step, lr, handle = self._pending[0]
             began = time.perf_counter()
             found = handle.result()
+            self._pending.popleft()  # not before: Ctrl-C comes while it waits
             now = time.perf_counter()
             seconds, engine = now - self._mark, self._engine_s + now - began
             self._mark, self._engine_s = now, 0.0
@@ -245,9 +253,9 @@ class Trainer:
             # the device's own clock says what their steps took.
             if found.device_ms > 1e3 * seconds:
                 seconds = found.device_ms / 1e3
-            self._report(step, lr, found, seconds, max(seconds - engine, 0.0))
+            self._report(step, lr, found, seconds, max(seconds - engine, 0.0), tell)
 
-    def _report(self, step, lr, found, seconds, host):
+    def _report(self, step, lr, found, seconds, host, tell):
         self._step_s += seconds
         self._host_s += host
         speed = self.tokens_per_step / seconds if seconds else math.nan
@@ -266,7 +274,8 @@ class Trainer:
                 tok_s=report.tok_s, host_ms=report.host_ms, device_ms=found.device_ms, mfu=mfu, skipped=found.skipped, time=time.time(),
                 **({} if gpu is None else gpu._asdict()),
             )  # fmt: skip
-        self._tell("on_step", report)
+        if tell:
+            self._tell("on_step", report)
 
     def _validate(self, step):
         if self.val_loader is None:

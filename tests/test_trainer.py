@@ -18,6 +18,7 @@ from pyllmc.errors import FormatError, InvalidArgument, StateError
 from pyllmc.feed import Feed
 from pyllmc.flops import flops_per_token, utilisation
 from pyllmc.monitor import GpuReading
+from pyllmc.results import StepHandle
 from pyllmc.rundir import find_latest_complete, read_json_log, read_main_log
 from pyllmc.shards import write_shard
 from pyllmc.trainer import Trainer
@@ -539,6 +540,22 @@ for _ in range(25):
 """
 
 
+def test_ctrl_c_while_a_result_is_awaited(shards, tmp_path, monkeypatch):
+    """Where it mostly comes, beside a GPU."""
+    real, presses = StepHandle.result, [11]
+
+    def interrupted(handle, timeout=None):
+        presses[0] -= 1
+        if presses[0] == 0:
+            signal.raise_signal(signal.SIGINT)
+        return real(handle, timeout)
+
+    monkeypatch.setattr(StepHandle, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(shards, run_dir=tmp_path, steps=50, result_lag=2)
+    assert [row[0] for row in read_main_log(tmp_path / "main.log")["trl"]] == list(range(13))
+
+
 def test_kill_while_saving(tmp_path):
     """CKP-02: kills at random moments of a saving process; the latest checkpoint is whole each time."""
     done = subprocess.run([sys.executable, "-c", SAVER, tmp_path], capture_output=True, text=True, timeout=120)
@@ -564,8 +581,10 @@ def test_interrupt_while_saving(shards, tmp_path, monkeypatch, name):
     assert run(shards, make("zeros"), run_dir=tmp_path, resume=True, steps=11)[0].first_step == 5
 
 
-def test_interrupt_while_training(shards, tmp_path):
-    """SIGINT from outside, in the midst of steps: the newest complete checkpoint is one to go on from."""
+@pytest.mark.parametrize("lag", [0, 2])
+def test_interrupt_while_training(shards, tmp_path, lag):
+    """SIGINT from outside, in the midst of steps: the newest complete checkpoint is one to go on from, and every update
+    that was made is in the log, those under way too."""
     with train_data(shards) as loader, make() as model:
 
         class Presses(Callbacks):
@@ -573,11 +592,11 @@ def test_interrupt_while_training(shards, tmp_path):
                 if report.step == 7:
                     signal.raise_signal(signal.SIGINT)
 
-        settings = {**PLAIN, "steps": 100, "checkpoint_every": 5, "run_dir": tmp_path}
+        settings = {**PLAIN, "steps": 100, "checkpoint_every": 5, "run_dir": tmp_path, "result_lag": lag}
         with pytest.raises(KeyboardInterrupt):
             Trainer(model, loader, callbacks=[Presses()], **settings).run()
         assert find_latest_complete(tmp_path).step == 5
         assert not [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
-        assert [row[0] for row in read_main_log(tmp_path / "main.log")["trl"]] == list(range(8))
+        assert [row[0] for row in read_main_log(tmp_path / "main.log")["trl"]] == list(range(8 + lag))
     result, _, _ = run(shards, make("zeros"), run_dir=tmp_path, resume=True, steps=9)
     assert result.first_step == 5 and result.step == 9
