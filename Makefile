@@ -45,7 +45,7 @@ CUDA_OPS := $(filter-out $(WHOLE:%=build/cuda/%.o),$(CUDA_OBJECTS)) $(HARNESS:te
 
 # The CUDA backend's lanes on an emulated runtime, with the CPU's ops: tests/emulation.
 EMULATION := $(wildcard tests/emulation/*.cpp)
-EMULATED_OBJECTS := $(patsubst llmc/%,build/emulated/%.o,$(basename $(COMMON) llmc/cuda/lanes.cu)) \
+EMULATED_OBJECTS := $(patsubst llmc/%,build/emulated/%.o,$(basename $(COMMON) llmc/cuda/lanes.cu llmc/cuda/memory.cu)) \
                     $(EMULATION:tests/emulation/%.cpp=build/emulated/runtime/%.o) build/emulated/runtime/ops.o
 EMULATED_OPS := $(filter-out %/lanes.o %/device.o,$(filter build/cpu/cpu/%,$(CPU_OBJECTS)))
 

@@ -1,5 +1,6 @@
-// cuda_runtime.h - as much of the CUDA runtime as llmc/cuda/lanes.cu and lane.cuh use, for a machine without a GPU. Values
-// are CUDA's own. streams.cpp, events.cpp and graphs.cpp implement it, and refuse what breaks a rule that lanes live by.
+// cuda_runtime.h - as much of the CUDA runtime as llmc/cuda's lanes.cu, lane.cuh and memory.cu use, for a machine without a
+// GPU. Values are CUDA's own. streams.cpp, events.cpp, graphs.cpp and memory.cpp implement it, and refuse what breaks a rule
+// that lanes live by.
 #pragma once
 #include <cstddef>
 
@@ -9,13 +10,14 @@ enum cudaError_t {
     cudaErrorStreamCaptureInvalidated = 901, cudaErrorStreamCaptureIsolation = 905, cudaErrorStreamCaptureWrongThread = 908,
     cudaErrorUnknown = 999
 };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 enum cudaDeviceAttr {
     cudaDevAttrMultiProcessorCount = 16, cudaDevAttrL2CacheSize = 38, cudaDevAttrComputeCapabilityMajor = 75,
     cudaDevAttrComputeCapabilityMinor = 76, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
 constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2;
-constexpr unsigned cudaEventRecordDefault = 0, cudaEventRecordExternal = 1;
+constexpr unsigned cudaHostAllocDefault = 0, cudaEventRecordDefault = 0, cudaEventRecordExternal = 1;
 
 using cudaStream_t = struct CUstream_st *;
 using cudaEvent_t = struct CUevent_st *;
@@ -27,6 +29,14 @@ cudaError_t cudaPeekAtLastError();
 const char *cudaGetErrorString(cudaError_t);  // the rule that this thread has broken, where that gave the error
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int device);
+
+cudaError_t cudaMalloc(void **, size_t bytes);
+cudaError_t cudaHostAlloc(void **, size_t bytes, unsigned flags);
+cudaError_t cudaFree(void *);
+cudaError_t cudaFreeHost(void *);
+cudaError_t cudaMemGetInfo(size_t *free, size_t *total);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t);
+cudaError_t cudaMemsetAsync(void *, int value, size_t bytes, cudaStream_t);
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *, unsigned flags, int priority);
 cudaError_t cudaStreamDestroy(cudaStream_t);

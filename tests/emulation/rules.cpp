@@ -45,6 +45,8 @@ const std::map<std::string, cudaError_t (*)(Bench &)> RULES = {
     {"querying an event while capturing", [](Bench &b) { cudaEventRecord(b.event, b.other), b.begin(); return cudaEventQuery(b.event); }},
     {"another thread's work in a capture", [](Bench &b) { b.begin(); return b.elsewhere([&] { return b.op(); }); }},
     {"a capture with another thread's work", [](Bench &b) { b.begin(), b.elsewhere([&] { return b.op(); }); return b.end(); }},
+    {"an allocation in a capture", [](Bench &b) { void *memory; b.begin(); return cudaMalloc(&memory, 1); }},
+    {"memory freed twice", [](Bench &) { void *memory; cudaMalloc(&memory, 1), cudaFree(memory); return cudaFree(memory); }},
     {"an edge recorded in a capture", [](Bench &b) { b.begin(); return cudaEventRecord(b.event, b.stream); }},
     {"an edge awaited in a capture", [](Bench &b) { cudaEventRecord(b.event, b.stream), b.begin(); return cudaStreamWaitEvent(b.stream, b.event); }},
     {"an external record outside a capture", [](Bench &b) { return cudaEventRecordWithFlags(b.timed, b.stream, cudaEventRecordExternal); }},
