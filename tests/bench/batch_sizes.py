@@ -10,6 +10,7 @@ the same kind of GPU. Blocks of steps by the host's clock, one wait at the end o
 import argparse
 import json
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 import pyllmc
+from pyllmc.exits import status_of
 from pyllmc.figures import INK, REFERENCE, TRAIN, style
 
 PLOTS = Path(__file__).resolve().parents[2] / "plots"
@@ -113,4 +115,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status_of("tests.bench.batch_sizes", main, "interrupted"))

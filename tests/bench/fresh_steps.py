@@ -9,10 +9,12 @@ once that acts: tests.bench.batch_sizes measures what lasts.
 
 import argparse
 import statistics
+import sys
 
 import numpy as np
 
 import pyllmc
+from pyllmc.exits import status_of
 
 LAG = 2  # steps under way while another is enqueued
 
@@ -49,4 +51,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status_of("tests.bench.fresh_steps", main, "interrupted"))

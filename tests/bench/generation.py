@@ -11,11 +11,13 @@ printed is JSON, in milliseconds.
 import argparse
 import json
 import statistics
+import sys
 import time
 
 import numpy as np
 
 import pyllmc
+from pyllmc.exits import status_of
 from pyllmc.generation import SideBySide
 
 AFTER = 8
@@ -56,4 +58,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status_of("tests.bench.generation", main, "interrupted"))

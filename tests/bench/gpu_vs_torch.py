@@ -10,6 +10,7 @@ host's clock with one wait at their end. Random tokens. The last line printed is
 import argparse
 import json
 import statistics
+import sys
 import time
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import pyllmc
+from pyllmc.exits import status_of
 
 HYPER = {"lr": 1e-4, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 
@@ -125,4 +127,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status_of("tests.bench.gpu_vs_torch", main, "interrupted"))

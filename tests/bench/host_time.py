@@ -9,6 +9,7 @@
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,7 +17,9 @@ from pathlib import Path
 import numpy as np
 
 import pyllmc
+from pyllmc.ab.variants import parse_variant
 from pyllmc.batches import Slot
+from pyllmc.exits import status_of
 from pyllmc.feed import Feed
 from pyllmc.loader import TokenLoader
 from pyllmc.shards import write_shard
@@ -46,7 +49,7 @@ class Timed:
 
 
 def beside_a_gpu(args):
-    options = dict(word.split("=", 1) for word in args.options)
+    options = parse_variant(" ".join(args.options)).options
     config = pyllmc.GPT2Config.from_descriptor(args.model)
     tokens = np.random.default_rng(0).integers(0, config.vocab, 8 * args.batch * args.seq_len + 1)
     timed, waiting = Timed(), []
@@ -54,9 +57,7 @@ def beside_a_gpu(args):
         write_shard(Path(folder) / "random_000000.bin", tokens)
         with (
             TokenLoader(f"{folder}/*.bin", args.batch, args.seq_len, vocab=config.vocab) as loader,
-            pyllmc.GPT2.from_config(
-                config, batch=args.batch, seq_len=args.seq_len, device="cuda", **{k: int(v) for k, v in options.items()}
-            ) as model,
+            pyllmc.GPT2.from_config(config, batch=args.batch, seq_len=args.seq_len, device="cuda", **options) as model,
         ):
             feed = Feed(model, loader, late=True)
             try:
@@ -118,4 +119,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status_of("tests.bench.host_time", main, "interrupted"))
