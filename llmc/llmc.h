@@ -243,8 +243,8 @@ llmc_status llmc_micro_step(llmc_model *model, int32_t slot, int32_t i, int32_t 
 /* [async] After the last micro-step: norm, clip, guard, AdamW. The ticket names the result;
  * tickets count from 0. */
 llmc_status llmc_update(llmc_model *model, const llmc_hyper *hyper, int64_t *ticket);
-/* [sync] Waits up to wait_ms (-1: for ever, 0: only looks). LLMC_STATE for a ticket whose record
- * was overwritten (older than options.results updates) or never issued. */
+/* [sync] Waits up to wait_ms (-1: for ever, 0: only looks), beside a GPU the first 20 ms without sleeping.
+ * LLMC_STATE for a ticket whose record was overwritten (older than options.results updates) or never issued. */
 llmc_status llmc_result(llmc_model *model, int64_t ticket, int32_t wait_ms, llmc_step_result *result);
 
 /* [sync] Mean loss of a submitted slot without training; losses (B,T) per position or NULL. Consumes the slot. */

@@ -540,22 +540,6 @@ for _ in range(25):
 """
 
 
-def test_ctrl_c_while_a_result_is_awaited(shards, tmp_path, monkeypatch):
-    """Where it mostly comes, beside a GPU."""
-    real, presses = StepHandle.result, [11]
-
-    def interrupted(handle, timeout=None):
-        presses[0] -= 1
-        if presses[0] == 0:
-            signal.raise_signal(signal.SIGINT)
-        return real(handle, timeout)
-
-    monkeypatch.setattr(StepHandle, "result", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(shards, run_dir=tmp_path, steps=50, result_lag=2)
-    assert [row[0] for row in read_main_log(tmp_path / "main.log")["trl"]] == list(range(13))
-
-
 def test_kill_while_saving(tmp_path):
     """CKP-02: kills at random moments of a saving process; the latest checkpoint is whole each time."""
     done = subprocess.run([sys.executable, "-c", SAVER, tmp_path], capture_output=True, text=True, timeout=120)
@@ -600,3 +584,19 @@ def test_interrupt_while_training(shards, tmp_path, lag):
         assert [row[0] for row in read_main_log(tmp_path / "main.log")["trl"]] == list(range(8 + lag))
     result, _, _ = run(shards, make("zeros"), run_dir=tmp_path, resume=True, steps=9)
     assert result.first_step == 5 and result.step == 9
+
+
+def test_ctrl_c_while_a_result_is_awaited(shards, tmp_path, monkeypatch):
+    """Where it mostly comes, beside a GPU."""
+    real, presses = StepHandle.result, [11]
+
+    def interrupted(handle, timeout=None):
+        presses[0] -= 1
+        if presses[0] == 0:
+            signal.raise_signal(signal.SIGINT)
+        return real(handle, timeout)
+
+    monkeypatch.setattr(StepHandle, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(shards, run_dir=tmp_path, steps=50, result_lag=2)
+    assert [row[0] for row in read_main_log(tmp_path / "main.log")["trl"]] == list(range(13))
